@@ -1,0 +1,66 @@
+"""What can go wrong, one class per remedy.
+
+Every message is one line that says what happened, where, and what to do next.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AutotuneError",
+    "BudgetTooSmall",
+    "DiskFull",
+    "ModelNotFound",
+    "ModelNotSupported",
+    "ProfileInvalid",
+    "ReadError",
+    "SettingsError",
+    "StoreInvalid",
+]
+
+
+class AutotuneError(Exception):
+    """Base of every error a user can act on."""
+
+
+class SettingsError(AutotuneError, ValueError):
+    """A setting has a wrong type, value or name."""
+
+
+class ProfileInvalid(AutotuneError):
+    """A profile file cannot be used as it is."""
+
+
+class ModelNotFound(AutotuneError):
+    """No folder, cached download or alias has this name."""
+
+
+class ModelNotSupported(AutotuneError):
+    """The model was read but cannot be streamed (dense, or a layout not known)."""
+
+
+class StoreInvalid(AutotuneError):
+    """A store file is missing, truncated, corrupt or belongs to another checkpoint."""
+
+
+class DiskFull(AutotuneError):
+    """The volume has less room than the files to be written need."""
+
+
+class ReadError(AutotuneError):
+    """A read of expert bytes failed."""
+
+
+class BudgetTooSmall(AutotuneError):
+    """The memory plan exceeds the budget.
+
+    Attributes:
+        needed_bytes: what the plan asks for.
+        budget_bytes: what was allowed.
+        smallest_bytes: the smallest budget that works with these settings.
+    """
+
+    def __init__(self, message: str, *, needed_bytes: int, budget_bytes: int, smallest_bytes: int) -> None:
+        super().__init__(message)
+        self.needed_bytes = needed_bytes
+        self.budget_bytes = budget_bytes
+        self.smallest_bytes = smallest_bytes

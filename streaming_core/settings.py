@@ -1,0 +1,209 @@
+"""Every setting of the runtime as one frozen value that cannot be wrong.
+
+The YAML key of a setting is `<section>.<name>`: `residency.slots`, `memory.budget`, ...  Sizes are text with a
+binary unit in YAML and bytes in Python.  Nothing here changes what the model says, only how fast it says it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from streaming_core.errors import SettingsError
+from streaming_core.layer_set import LayerSet
+from streaming_core.units import exact_size, parse_size
+
+__all__ = [
+    "MemorySettings",
+    "PrefetchSettings",
+    "PrefillSettings",
+    "ProcessSettings",
+    "ReadSettings",
+    "ResidencySettings",
+    "Settings",
+    "StoreSettings",
+]
+
+
+def _whole(name: str, value: object, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise SettingsError(f"{name} must be a whole number from {low} to {high}, got {value!r}")
+    if not low <= value <= high:
+        raise SettingsError(f"{name} must be from {low} to {high}, got {value}")
+
+
+def _choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise SettingsError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySettings:
+    budget: int | None = None  # bytes for everything the model needs beyond importing mlx_lm; None: from the machine
+    context: int = 4096  # tokens of prompt and answer that the plan makes room for
+    mlx_cache: int = 64 << 20  # bytes of freed buffers MLX may keep for reuse; counted inside the budget
+
+    def __post_init__(self) -> None:
+        if self.budget is not None:
+            _whole("memory.budget", self.budget, 1, 1 << 50)
+        _whole("memory.context", self.context, 1, 1 << 24)
+        _whole("memory.mlx_cache", self.mlx_cache, 0, 1 << 40)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResidencySettings:
+    slots: int | str = "auto"  # per streamed layer; "all": one per expert; "auto": as many as the budget holds
+    resident_layers: int | str = "auto"  # never waited for: a layer set, or how many; "auto": all if all fit, else none
+    policy: str = "lru"
+    half_life: int = 64  # policy lfu: tokens after which a use counts half
+
+    def __post_init__(self) -> None:
+        if isinstance(self.slots, str):
+            _choice("residency.slots", self.slots, ("auto", "all"))
+        else:
+            _whole("residency.slots", self.slots, 1, 1 << 16)
+        if not isinstance(self.resident_layers, str):
+            _whole("residency.resident_layers", self.resident_layers, 0, 9999)
+        elif self.resident_layers != "auto":
+            LayerSet.parse(self.resident_layers, "residency.resident_layers")
+        _choice("residency.policy", self.policy, ("lru", "lfu"))
+        _whole("residency.half_life", self.half_life, 1, 1 << 20)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadSettings:
+    threads: int = 4
+    page_cache: str = "keep"  # keep: the system may cache records; bypass: the bank is the only cache
+
+    def __post_init__(self) -> None:
+        _whole("reading.threads", self.threads, 1, 64)
+        _choice("reading.page_cache", self.page_cache, ("keep", "bypass"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSettings:
+    layout: str = "packed"  # packed: one record per expert, a copy on disk; checkpoint: the safetensors as they are
+
+    def __post_init__(self) -> None:
+        _choice("store.layout", self.layout, ("packed", "checkpoint"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillSettings:
+    chunk: int = 512  # prompt tokens per forward pass
+
+    def __post_init__(self) -> None:
+        _whole("prefill.chunk", self.chunk, 1, 1 << 16)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSettings:
+    max_ops_per_buffer: int | None = None  # MLX_MAX_OPS_PER_BUFFER of the process; None: MLX's own choice
+
+    def __post_init__(self) -> None:
+        if self.max_ops_per_buffer is not None:
+            _whole("process.max_ops_per_buffer", self.max_ops_per_buffer, 1, 10_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefetchSettings:
+    backend: str = "none"
+
+    def __post_init__(self) -> None:
+        _choice("prefetch.backend", self.backend, ("none",))
+
+
+_SIZES = {("memory", "budget"), ("memory", "mlx_cache")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All settings.  `Settings()` is the built-in default; `from_mapping` reads YAML; `with_values` changes keys."""
+
+    memory: MemorySettings = field(default_factory=MemorySettings)
+    residency: ResidencySettings = field(default_factory=ResidencySettings)
+    reading: ReadSettings = field(default_factory=ReadSettings)
+    store: StoreSettings = field(default_factory=StoreSettings)
+    prefill: PrefillSettings = field(default_factory=PrefillSettings)
+    process: ProcessSettings = field(default_factory=ProcessSettings)
+    prefetch: PrefetchSettings = field(default_factory=PrefetchSettings)
+
+    @classmethod
+    def keys(cls) -> tuple[str, ...]:
+        """Every `section.name`, in order."""
+        default = cls()
+        return tuple(f"{s.name}.{f.name}" for s in fields(cls) for f in fields(getattr(default, s.name)))
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any], where: str = "settings") -> Settings:
+        """Settings from nested mappings as YAML gives them; keys that are not there keep their default.
+
+        Raises:
+            SettingsError: an unknown key (with the nearest valid one), a wrong type or a wrong value.
+        """
+        flat: dict[str, Any] = {}
+        for section, values in _entries(mapping, where):
+            _known(section, [f.name for f in fields(cls)], where)
+            for name, value in _entries(values, f"{where}.{section}"):
+                flat[f"{section}.{name}"] = value
+        return cls().with_values(flat, where)
+
+    def with_values(self, values: Mapping[str, Any], where: str = "settings") -> Settings:
+        """A copy with `{"residency.slots": 16, "memory.budget": "2GiB"}` changed.  Raises SettingsError."""
+        changed: dict[str, dict[str, Any]] = {}
+        for key, value in values.items():
+            _known(key, list(self.keys()), where)
+            section, _, name = key.partition(".")
+            changed.setdefault(section, {})[name] = _from_yaml(section, name, value)
+        try:
+            return replace(self, **{s: replace(getattr(self, s), **new) for s, new in changed.items()})
+        except SettingsError as err:
+            raise SettingsError(f"{where}: {err}") from None
+
+    def get(self, key: str) -> Any:
+        """The value of `section.name`."""
+        section, _, name = key.partition(".")
+        return getattr(getattr(self, section), name)
+
+    def to_mapping(self) -> dict[str, dict[str, Any]]:
+        """Nested plain values; `from_mapping(to_mapping())` gives an equal value."""
+        return {
+            s.name: {f.name: _to_yaml(s.name, f.name, getattr(section, f.name)) for f in fields(section)}
+            for s in fields(self)
+            for section in [getattr(self, s.name)]
+        }
+
+    def changes_from(self, other: Settings) -> dict[str, Any]:
+        """Keys whose value differs from `other`, with this value in YAML form."""
+        differing = [key for key in self.keys() if self.get(key) != other.get(key)]
+        return {key: _to_yaml(*key.split(".", 1), self.get(key)) for key in differing}
+
+
+def _entries(mapping: object, where: str) -> list[tuple[str, Any]]:
+    if not isinstance(mapping, Mapping):
+        raise SettingsError(f"{where} must be a mapping of names to values, got {type(mapping).__name__}")
+    for key in mapping:
+        if not isinstance(key, str):
+            raise SettingsError(f"{where}: key {key!r} must be text")
+    return list(mapping.items())
+
+
+def _known(key: str, valid: list[str], where: str) -> None:
+    if key in valid:
+        return
+    near = difflib.get_close_matches(key, valid, n=1, cutoff=0.0)
+    raise SettingsError(f"{where}: unknown key {key!r}; did you mean {near[0]!r}? Known: {', '.join(valid)}")
+
+
+def _from_yaml(section: str, name: str, value: Any) -> Any:
+    if (section, name) in _SIZES and isinstance(value, str):
+        return parse_size(value, f"{section}.{name}")
+    return value
+
+
+def _to_yaml(section: str, name: str, value: Any) -> Any:
+    if (section, name) in _SIZES and isinstance(value, int):
+        return exact_size(value)
+    return value
