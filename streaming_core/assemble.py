@@ -1,0 +1,111 @@
+"""Puts a streamed model together: store, banks, tables and switches, as the plan says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import mlx.core as mx
+
+from streaming_core.engine import Engine
+from streaming_core.geometry import RecordGeometry
+from streaming_core.hardware import Machine
+from streaming_core.models.outline import OpenModel
+from streaming_core.models.switches import Switch, put_module
+from streaming_core.progress import OnProgress, Progress
+from streaming_core.reading import Read, Reader, ThreadReader
+from streaming_core.residency.bank import Bank, SlotBank, StagedBank
+from streaming_core.residency.memory import MemoryPlan
+from streaming_core.residency.policy import make_policy
+from streaming_core.residency.table import SlotTable
+from streaming_core.settings import Settings
+from streaming_core.store import CheckpointStore, PackedStore, Store, pack
+from streaming_core.switch import StreamedSwitch
+
+__all__ = ["assemble", "open_store", "store_folder"]
+
+_LOAD_BATCH = 64  # records of a resident layer asked for at once
+
+
+def store_folder(cache_dir: Path, name: str, fingerprint: str) -> Path:
+    """Where the packed records of a checkpoint are kept."""
+    safe = "".join(c if c.isalnum() or c in "-._" else "-" for c in name.strip("/").rpartition("/")[2])
+    return cache_dir / "stores" / f"{safe or 'model'}-{fingerprint}"
+
+
+def open_store(
+    opened: OpenModel, settings: Settings, cache_dir: Path, machine: Machine, on_progress: OnProgress
+) -> Store:
+    """The store that `store.layout` names, packed first if it is not there.
+
+    Raises:
+        StoreInvalid, DiskFull, ReadError: see the stores and `pack`.
+    """
+    bypass = settings.reading.page_cache == "bypass"
+    outline = opened.outline
+    if settings.store.layout == "checkpoint":
+        wanted = {s.layer: (s.path, s.experts, s.geometry) for s in opened.switches}
+        return CheckpointStore(outline.folder, wanted, machine, bypass=bypass)
+    folder = store_folder(cache_dir, outline.name, outline.fingerprint)
+    sources = {s.layer: s for s in opened.switches}
+    if not all((folder / path).exists() for path in _layer_names(opened.switches)):
+
+        def report(done: int, total: int) -> None:
+            on_progress(Progress("packing experts", done, total))
+
+        pack(folder, outline.fingerprint, sources, machine, report)
+    geometry: Mapping[int, RecordGeometry] = {s.layer: s.geometry for s in opened.switches}
+    return PackedStore(folder, outline.fingerprint, geometry, machine, bypass=bypass)
+
+
+def _layer_names(switches: Sequence[Switch]) -> list[str]:
+    return [f"layer-{s.layer:04d}.records" for s in switches]
+
+
+def assemble(
+    opened: OpenModel, plan: MemoryPlan, settings: Settings, store: Store, machine: Machine, on_progress: OnProgress
+) -> Engine:
+    """Fills resident layers, makes banks for the others and puts the switches into the model.  Owns `store` from here on."""
+    engine = Engine(store, ThreadReader(settings.reading.threads))
+    try:
+        staged = machine.hardware().backend == "cuda"
+        stages: dict[RecordGeometry, SlotBank] = {}
+        for done, switch in enumerate(opened.switches):
+            slots = plan.slots if switch.layer in plan.streamed else switch.experts
+            bank = _bank(switch, slots, opened.outline.top_k, stages, staged)
+            switch.adopt(bank.arrays)
+            if switch.layer in plan.streamed:
+                policy = make_policy(settings.residency.policy, settings.residency.half_life)
+                table = SlotTable(switch.experts, plan.slots, policy)
+                module = StreamedSwitch(switch.layer, switch.module, table, bank, engine)
+                put_module(opened.model, switch.path, module)
+            else:
+                _fill(bank, switch, store, engine.reader)
+                put_module(opened.model, switch.path, switch.module)
+            on_progress(Progress("loading experts", done + 1, len(opened.switches), "layers"))
+        mx.eval(opened.model.parameters())
+    except BaseException:
+        engine.close()
+        raise
+    return engine
+
+
+def _bank(switch: Switch, slots: int, top_k: int, stages: dict[RecordGeometry, SlotBank], staged: bool) -> Bank:
+    if not staged:
+        return SlotBank(switch.geometry, slots)
+    stage = stages.get(switch.geometry)
+    if stage is None:
+        stage = stages[switch.geometry] = SlotBank(switch.geometry, top_k)
+    return StagedBank(switch.geometry, slots, stage)
+
+
+def _fill(bank: Bank, switch: Switch, store: Store, reader: Reader) -> None:
+    """Reads a whole layer: expert e into slot e."""
+    step = min(bank.batch, _LOAD_BATCH)
+    for first in range(0, switch.experts, step):
+        slots = range(first, min(first + step, switch.experts))
+        reads: list[Read] = []
+        for expert, views in zip(slots, bank.destinations(slots), strict=True):
+            reads += store.reads(switch.layer, expert, views)
+        reader.wait(reader.submit(reads))
+        bank.commit(slots)

@@ -1,0 +1,151 @@
+"""What a checkpoint is, learnt from its config and headers: no weight is read.
+
+`open_model` gives mlx-lm's own model, lazily loaded, with its experts taken out, and an outline of what it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.utils import load_model
+
+from streaming_core.errors import ModelNotSupported
+from streaming_core.hardware import Hardware
+from streaming_core.models.fingerprint import fingerprint
+from streaming_core.models.switches import ShapesOnly, Switch, find_switches, put_module
+from streaming_core.residency.memory import MemoryDemand
+
+__all__ = ["ModelOutline", "OpenModel", "open_model"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOutline:
+    """A checkpoint without its weights."""
+
+    name: str
+    folder: Path
+    fingerprint: str
+    model_type: str
+    layers: tuple[int, ...]  # decoder layers with routed experts
+    decoder_layers: int
+    experts: int
+    top_k: int
+    record_bytes: int  # of the largest record, in memory
+    expert_bytes: int  # of all records
+    demand: MemoryDemand
+
+
+@dataclass(slots=True)
+class OpenModel:
+    """A lazily loaded model whose experts were taken out, and what was taken."""
+
+    outline: ModelOutline
+    model: nn.Module
+    config: dict[str, Any]
+    switches: list[Switch]
+
+
+def open_model(folder: Path, name: str, hardware: Hardware) -> OpenModel:
+    """Loads `folder` lazily through mlx-lm and takes its experts out; reads headers only.
+
+    Raises:
+        ModelNotSupported: mlx-lm does not know the model, or it has no routed experts.
+        StoreInvalid: weight files are missing or damaged.
+    """
+    mark = fingerprint(folder)  # also checks the files, before mlx-lm trusts them
+    try:
+        model, config = load_model(folder, lazy=True)
+    except (ValueError, KeyError, TypeError, RuntimeError, FileNotFoundError) as err:
+        reason = " ".join(str(err).split())[:300]
+        raise ModelNotSupported(f"{folder}: mlx-lm cannot load it: {reason}") from err
+    switches = find_switches(model, name)
+    stub = ShapesOnly()
+    for switch in switches:
+        put_module(model, switch.path, stub)
+    fixed, per_token = _kv_bytes(model)
+    trunk = [a for _, a in tree_flatten(model.parameters())]
+    first = switches[0]
+    outline = ModelOutline(
+        name=name,
+        folder=folder,
+        fingerprint=mark,
+        model_type=str(config.get("model_type", "unknown")),
+        layers=tuple(s.layer for s in switches),
+        decoder_layers=len(model.layers),
+        experts=first.experts,
+        top_k=stub.top_k,
+        record_bytes=max(s.geometry.payload_bytes for s in switches),
+        expert_bytes=sum(s.geometry.payload_bytes * s.experts for s in switches),
+        demand=MemoryDemand(
+            trunk_bytes=sum(a.nbytes for a in trunk),
+            slot_bytes={s.layer: s.geometry.payload_bytes for s in switches},
+            experts=first.experts,
+            top_k=stub.top_k,
+            kv_fixed_bytes=fixed,
+            kv_token_bytes=per_token,
+            row_bytes=_row_bytes(first, stub),
+            token_bytes=_token_bytes(trunk, stub),
+            score_bytes=_score_bytes(config, hardware),
+            staging_bytes=_staging_bytes(switches, stub.top_k, hardware),
+        ),
+    )
+    if len({s.experts for s in switches}) != 1:
+        raise ModelNotSupported(f"{name}: its layers have different numbers of experts, which is not supported yet")
+    return OpenModel(outline, model, config, switches)
+
+
+def _kv_bytes(model: nn.Module) -> tuple[int, int]:
+    """(bytes whatever the context, bytes per token) of mlx-lm's cache, from the shapes of a pass that is never run."""
+    cache = make_prompt_cache(model)
+    model(mx.zeros((1, 1), dtype=mx.int32), cache=cache)
+    fixed = per_token = 0
+    for entry in _entries(cache):
+        keys, values = getattr(entry, "keys", None), getattr(entry, "values", None)
+        if isinstance(keys, mx.array) and isinstance(values, mx.array):
+            per_token += (keys.nbytes + values.nbytes) // keys.shape[-2]
+        else:
+            fixed += sum(a.nbytes for _, a in tree_flatten(entry.state) if isinstance(a, mx.array))
+    return fixed, per_token
+
+
+def _entries(cache: Sequence[Any]) -> Iterator[Any]:
+    for entry in cache:
+        inner = getattr(entry, "caches", None)
+        if inner is None:
+            yield entry
+        else:
+            yield from _entries(inner)
+
+
+def _row_bytes(switch: Switch, stub: ShapesOnly) -> int:
+    """Per routed row: input, up, gate and activated, output, joined and reordered output, weighted output."""
+    expert_width = max(part.shape[0] for part in switch.geometry.parts[:1])
+    return stub.item_bytes * (5 * stub.width + 3 * expert_width)
+
+
+def _token_bytes(trunk: list[mx.array], stub: ShapesOnly) -> int:
+    """Per token outside the experts: a few activations as wide as the widest projection (embeddings apart)."""
+    rows = sorted(a.shape[0] for a in trunk if a.ndim == 2)
+    widest = next((n for n in reversed(rows) if n <= 16 * stub.width), stub.width)
+    return stub.item_bytes * (8 * widest + 4 * stub.width)
+
+
+def _score_bytes(config: dict[str, Any], hardware: Hardware) -> int:
+    """CPU attention materialises its scores, twice in the softmax; GPU kernels do not."""
+    if hardware.backend != "cpu":
+        return 0
+    text = config.get("text_config", config)
+    return 2 * 4 * int(text.get("num_attention_heads", 32))
+
+
+def _staging_bytes(switches: list[Switch], top_k: int, hardware: Hardware) -> int:
+    if hardware.backend != "cuda":
+        return 0
+    return sum(top_k * nbytes for nbytes in {s.geometry: s.geometry.payload_bytes for s in switches}.values())

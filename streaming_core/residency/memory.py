@@ -1,0 +1,187 @@
+"""The memory plan: what a model needs under some settings, term by term, and what fits into a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from streaming_core.errors import BudgetTooSmall, SettingsError
+from streaming_core.layer_set import LayerSet
+from streaming_core.settings import Settings
+from streaming_core.units import exact_size, format_size, round_up
+
+__all__ = ["MemoryDemand", "MemoryPlan", "plan_memory"]
+
+_KV_STEP = 256  # mlx-lm's caches grow by this many tokens at a time
+_ROWS_LIMIT = 32_768  # sorted gather_qmm calls over more rows are wrong on some MLX versions (mlx issue 3856)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryDemand:
+    """What a model asks for, in bytes, before any setting is applied."""
+
+    trunk_bytes: int
+    slot_bytes: Mapping[int, int]  # MoE layer -> bytes of one expert in memory
+    experts: int
+    top_k: int
+    kv_fixed_bytes: int  # recurrent states and the like, whatever the context
+    kv_token_bytes: int  # keys and values of one token, over all layers
+    row_bytes: int  # live at once per routed row (token x expert) of a forward pass
+    token_bytes: int  # live at once per token of a forward pass, outside the experts
+    score_bytes: int  # live at once per (token of the pass x token of the context): attention scores, if materialised
+    staging_bytes: int = 0  # per bank batch, on devices with memory of their own
+
+    def kv_bytes(self, context: int) -> int:
+        return self.kv_fixed_bytes + self.kv_token_bytes * round_up(context, _KV_STEP)
+
+    def transient_bytes(self, chunk: int, context: int) -> int:
+        chunk = min(chunk, context)
+        return chunk * (self.row_bytes * self.top_k + self.token_bytes + self.score_bytes * context)
+
+    def chunk(self, wanted: int) -> int:
+        """`prefill.chunk` cut so that routed rows stay below MLX's limit."""
+        return max(1, min(wanted, _ROWS_LIMIT // self.top_k))
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Terms in bytes; their sum is within `budget_bytes` when there is one."""
+
+    terms: Mapping[str, int]
+    budget_bytes: int | None
+    slots: int  # per streamed layer; 0 when every layer is resident
+    resident: LayerSet
+    streamed: tuple[int, ...]
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(self.terms.values())
+
+    def text(self) -> str:
+        """One line per term, sizes aligned."""
+        rows = [*self.terms.items(), ("total", self.total_bytes)]
+        if self.budget_bytes is not None:
+            rows.append(("budget", self.budget_bytes))
+        return "\n".join(f"{name:<16} {format_size(nbytes):>12}" for name, nbytes in rows)
+
+
+def plan_memory(demand: MemoryDemand, settings: Settings, default_budget_bytes: int) -> MemoryPlan:
+    """Decides slots and resident layers.
+
+    `residency.slots` = "auto" takes what the budget leaves; explicit slots without a budget are taken as they are.
+    `default_budget_bytes` stands in for `memory.budget` when slots are "auto" and no budget is set.
+
+    Raises:
+        BudgetTooSmall: the terms do not fit, with the smallest budget that works and the largest slots or context.
+        SettingsError: slots below top-k or above the experts, or resident layers the model does not have.
+    """
+    budget = settings.memory.budget
+    if budget is None and settings.residency.slots == "auto":
+        budget = default_budget_bytes
+    fixed = _fixed_terms(demand, settings)
+    resident = _resident_layers(demand, settings, budget, sum(fixed.values()))
+    streamed = tuple(n for n in demand.slot_bytes if n not in resident)
+    kept = sum(size for n, size in demand.slot_bytes.items() if n in resident) * demand.experts
+    per_slot = sum(demand.slot_bytes[n] for n in streamed)
+    if streamed:
+        fixed["staging"] = demand.staging_bytes
+    base = sum(fixed.values()) + kept
+    slots = _slots(demand, settings, streamed, per_slot, base, budget)
+    terms = {k: v for k, v in {**fixed, "resident layers": kept, "banks": per_slot * slots}.items() if v}
+    plan = MemoryPlan(terms, budget, slots, resident, streamed)
+    if budget is not None and plan.total_bytes > budget:
+        raise _too_small(demand, settings, plan, budget, base, per_slot)
+    return plan
+
+
+def _fixed_terms(demand: MemoryDemand, settings: Settings) -> dict[str, int]:
+    chunk = demand.chunk(settings.prefill.chunk)
+    return {
+        "trunk": demand.trunk_bytes,
+        "KV cache": demand.kv_bytes(settings.memory.context),
+        "transients": demand.transient_bytes(chunk, settings.memory.context),
+        "MLX cache": settings.memory.mlx_cache,
+    }
+
+
+def _resident_layers(demand: MemoryDemand, settings: Settings, budget: int | None, fixed_bytes: int) -> LayerSet:
+    wanted = settings.residency.resident_layers
+    layers = list(demand.slot_bytes)
+    if wanted == "auto":
+        everything = fixed_bytes + sum(demand.slot_bytes.values()) * demand.experts
+        fits = settings.residency.slots == "auto" and budget is not None and everything <= budget
+        return LayerSet.of(layers) if fits else LayerSet()
+    if isinstance(wanted, int):
+        # Without a measured ranking: a pass's first layers have the least time to read ahead in.
+        return LayerSet.of(layers[:wanted])
+    named = LayerSet.parse(wanted)
+    if named.layers is None:
+        return LayerSet.of(layers)
+    if strangers := sorted(named.layers - set(layers)):
+        raise SettingsError(
+            f"residency.resident_layers names layer {strangers[0]}; the model's MoE layers are {LayerSet.of(layers)}"
+        )
+    return named
+
+
+def _slots(
+    demand: MemoryDemand, settings: Settings, streamed: Sequence[int], per_slot: int, base: int, budget: int | None
+) -> int:
+    wanted = settings.residency.slots
+    if not streamed:
+        return 0
+    if wanted == "all":
+        return demand.experts
+    if wanted == "auto":
+        assert budget is not None  # plan_memory put the default in its place
+        return max(demand.top_k, min(demand.experts, (budget - base) // per_slot))
+    assert isinstance(wanted, int)
+    if not demand.top_k <= wanted <= demand.experts:
+        raise SettingsError(
+            f"residency.slots must be from {demand.top_k} (experts per token) to {demand.experts} (experts of a layer), "
+            f"got {wanted}"
+        )
+    return wanted
+
+
+def _too_small(
+    demand: MemoryDemand, settings: Settings, plan: MemoryPlan, budget: int, base: int, per_slot: int
+) -> BudgetTooSmall:
+    smallest = plan.total_bytes
+    hints = []
+    if plan.streamed and plan.slots > demand.top_k and budget >= base + per_slot * demand.top_k:
+        hints.append(f"residency.slots up to {(budget - base) // per_slot} would fit")
+    context = _largest_context(demand, settings, budget - (plan.total_bytes - _context_bytes(demand, settings)))
+    if context:
+        hints.append(f"memory.context up to {context} would fit")
+    advice = "; ".join(hints) if hints else "fewer resident layers, a smaller prefill.chunk or memory.context need less"
+    return BudgetTooSmall(
+        f"memory.budget {exact_size(budget)} is too small: the plan needs {format_size(plan.total_bytes)} "
+        f"({', '.join(f'{k} {format_size(v)}' for k, v in plan.terms.items())}); "
+        f"the smallest budget that works is {format_size(_rounded_up(smallest))}; {advice}",
+        needed_bytes=plan.total_bytes,
+        budget_bytes=budget,
+        smallest_bytes=smallest,
+    )
+
+
+def _context_bytes(demand: MemoryDemand, settings: Settings, context: int | None = None) -> int:
+    context = context or settings.memory.context
+    return demand.kv_bytes(context) + demand.transient_bytes(demand.chunk(settings.prefill.chunk), context)
+
+
+def _largest_context(demand: MemoryDemand, settings: Settings, room: int) -> int:
+    low, high = 0, settings.memory.context
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _context_bytes(demand, settings, middle) <= room:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _rounded_up(nbytes: int) -> int:
+    """A size that prints with few digits and is not smaller: what a person can type."""
+    step = 1 << max(0, nbytes.bit_length() - 8)
+    return round_up(nbytes, step)

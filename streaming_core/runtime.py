@@ -1,0 +1,231 @@
+"""A model that runs while most of its experts stay on disk: load, generate, count, close."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import mlx_lm
+from mlx_lm.generate import GenerationResponse, generation_stream, wired_limit
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from streaming_core.assemble import assemble, open_store
+from streaming_core.engine import Engine
+from streaming_core.errors import ModelNotSupported
+from streaming_core.hardware import Machine, default_budget_bytes, detect
+from streaming_core.models.outline import ModelOutline, OpenModel, open_model
+from streaming_core.models.resolve import default_cache_dir, resolve_model
+from streaming_core.profile import Profile
+from streaming_core.progress import OnProgress, ignore
+from streaming_core.residency.memory import MemoryPlan, plan_memory
+from streaming_core.settings import Settings
+from streaming_core.trace import Stats
+
+__all__ = ["StreamedModel", "inspect", "load", "plan"]
+
+# mlx_lm options that look at the prompt's tokens themselves, so mlx_lm has to see the prompt.
+_WHOLE_PROMPT_OPTIONS = ("logits_processors", "draft_model", "input_embeddings")
+
+
+class StreamedModel:
+    """mlx-lm's model with streamed experts.  A context manager; used by one thread.
+
+    Attributes:
+        model, tokenizer: mlx-lm's own; anything of mlx-lm that takes a model takes this one.
+        settings: what is in force, nothing left to "auto".
+        memory_plan: what the memory is used for.
+        outline: what the checkpoint is.
+    """
+
+    def __init__(
+        self,
+        opened: OpenModel,
+        tokenizer: TokenizerWrapper,
+        settings: Settings,
+        memory_plan: MemoryPlan,
+        engine: Engine,
+        restore_cache_limit: int,
+    ) -> None:
+        self.model: nn.Module = opened.model
+        self.tokenizer = tokenizer
+        self.settings = settings
+        self.memory_plan = memory_plan
+        self.outline = opened.outline
+        self._engine = engine
+        self._restore_cache_limit = restore_cache_limit
+        self._closed = False
+        # Nothing but the output comes after the experts of the last decoder layer, so a pass that only fills caches
+        # can do without them.
+        last = opened.outline.decoder_layers - 1
+        self._last_layer = last if last in memory_plan.streamed else None
+
+    def stats(self) -> Stats:
+        """Counts since load or `reset_stats()`."""
+        return self._engine.stats()
+
+    def reset_stats(self) -> None:
+        self._engine.reset_stats()
+
+    def make_cache(self) -> list[Any]:
+        """An empty prompt cache of mlx-lm's."""
+        return list(make_prompt_cache(self.model))
+
+    def prefill(self, tokens: Sequence[int], cache: list[Any]) -> None:
+        """Runs prompt tokens through the model into `cache`, `prefill.chunk` at a time; their logits are not computed."""
+        chunk = self.settings.prefill.chunk
+        with wired_limit(self.model, [generation_stream]), mx.stream(generation_stream):
+            for start in range(0, len(tokens), chunk):
+                piece = mx.array(tokens[start : start + chunk])
+                with self._engine.discarding_output(self._last_layer):
+                    self.model(piece[None], cache=cache)
+                mx.eval([entry.state for entry in cache])
+                mx.clear_cache()
+
+    def stream(
+        self,
+        prompt: str | Sequence[int] | mx.array,
+        max_tokens: int = 256,
+        *,
+        prompt_cache: list[Any] | None = None,
+        **options: Any,
+    ) -> Iterator[GenerationResponse]:
+        """mlx_lm's stream_generate over this model: the same responses, tokens and options."""
+        tokens = self._tokens(prompt)
+        cache = self.make_cache() if prompt_cache is None else prompt_cache
+        if len(tokens) < 2 or any(options.get(name) is not None for name in _WHOLE_PROMPT_OPTIONS):
+            options.setdefault("prefill_step_size", self.settings.prefill.chunk)
+            yield from self._generate(tokens, max_tokens, cache, options)
+            return
+        started = time.perf_counter()
+        self.prefill(tokens[:-1], cache)
+        prefill_s = time.perf_counter() - started
+        for response in self._generate(tokens[-1:], max_tokens, cache, options):
+            prompt_s = prefill_s + 1 / response.prompt_tps
+            yield replace(response, prompt_tokens=len(tokens), prompt_tps=len(tokens) / prompt_s)
+
+    def _generate(
+        self, tokens: list[int], max_tokens: int, cache: list[Any], options: dict[str, Any]
+    ) -> Iterator[GenerationResponse]:
+        yield from mlx_lm.stream_generate(
+            self.model, self.tokenizer, tokens, max_tokens=max_tokens, prompt_cache=cache, **options
+        )
+
+    def generate(self, prompt: str | Sequence[int] | mx.array, max_tokens: int = 256, **options: Any) -> str:
+        """The whole answer at once."""
+        return "".join(response.text for response in self.stream(prompt, max_tokens, **options))
+
+    def _tokens(self, prompt: str | Sequence[int] | mx.array) -> list[int]:
+        if isinstance(prompt, str):
+            bos = self.tokenizer.bos_token
+            special = bos is None or not prompt.startswith(bos)
+            prompt = self.tokenizer.encode(prompt, add_special_tokens=special)
+        return [int(t) for t in (prompt.tolist() if isinstance(prompt, mx.array) else prompt)]
+
+    def close(self) -> None:
+        """Ends reader threads, closes files, gives MLX its cache limit back.  Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._engine.close()
+        mx.set_cache_limit(self._restore_cache_limit)
+
+    def __enter__(self) -> StreamedModel:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def inspect(
+    model: str | Path,
+    *,
+    cache_dir: Path | None = None,
+    machine: Machine | None = None,
+    on_progress: OnProgress = ignore,
+) -> ModelOutline:
+    """What a model is and asks for, from its config and headers alone.
+
+    Raises:
+        ModelNotFound, ModelNotSupported, StoreInvalid.
+    """
+    return _open(model, cache_dir or default_cache_dir(), machine or detect(), on_progress).outline
+
+
+def plan(outline: ModelOutline, settings: Settings, machine: Machine | None = None) -> MemoryPlan:
+    """The memory plan of a model under these settings on this machine.  Raises BudgetTooSmall, SettingsError."""
+    machine = machine or detect()
+    return plan_memory(outline.demand, settings, default_budget_bytes(machine.hardware(), machine.memory()))
+
+
+def load(
+    model: str | Path,
+    profile_or_settings: Profile | Settings | None = None,
+    *,
+    cache_dir: Path | None = None,
+    machine: Machine | None = None,
+    on_progress: OnProgress = ignore,
+) -> StreamedModel:
+    """Loads a model whose experts stream from disk.
+
+    Args:
+        model: a folder, a hub id or an alias.
+        profile_or_settings: a profile (the model's entry is used), settings, or None for the defaults.
+        cache_dir: where packed records are kept; the platform's cache folder unless given.
+        on_progress: hears of downloads, packing and loading.
+
+    Raises:
+        ModelNotFound, ModelNotSupported, StoreInvalid, DiskFull, BudgetTooSmall, SettingsError, ProfileInvalid.
+    """
+    cache_dir = cache_dir or default_cache_dir()
+    machine = machine or detect()
+    opened = _open(model, cache_dir, machine, on_progress)
+    settings = _settings_for(profile_or_settings, model)
+    memory_plan = plan(opened.outline, settings, machine)
+    effective = _effective(settings, memory_plan, opened.outline)
+    store = open_store(opened, settings, cache_dir, machine, on_progress)
+    before = mx.set_cache_limit(settings.memory.mlx_cache)
+    try:
+        engine = assemble(opened, memory_plan, settings, store, machine, on_progress)
+        tokenizer = mlx_lm.utils.load_tokenizer(opened.outline.folder, eos_token_ids=opened.config.get("eos_token_id"))
+    except BaseException:
+        mx.set_cache_limit(before)
+        store.close()
+        raise
+    return StreamedModel(opened, tokenizer, effective, memory_plan, engine, before)
+
+
+def _open(model: str | Path, cache_dir: Path, machine: Machine, on_progress: OnProgress) -> OpenModel:
+    source = resolve_model(str(model), cache_dir=cache_dir, on_progress=on_progress)
+    opened = open_model(source.folder, source.name, machine.hardware())
+    if not opened.switches:
+        raise ModelNotSupported(f"{source.name}: no routed experts found")
+    return opened
+
+
+def _settings_for(profile_or_settings: Profile | Settings | None, model: str | Path) -> Settings:
+    if profile_or_settings is None:
+        return Settings()
+    if isinstance(profile_or_settings, Settings):
+        return profile_or_settings
+    return profile_or_settings.for_model(str(model))
+
+
+def _effective(settings: Settings, memory_plan: MemoryPlan, outline: ModelOutline) -> Settings:
+    values: dict[str, Any] = {
+        "residency.resident_layers": str(memory_plan.resident),
+        "prefill.chunk": outline.demand.chunk(settings.prefill.chunk),
+    }
+    if memory_plan.streamed:
+        values["residency.slots"] = memory_plan.slots
+    if memory_plan.budget_bytes is not None:
+        values["memory.budget"] = memory_plan.budget_bytes
+    return settings.with_values(values)
