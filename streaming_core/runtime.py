@@ -79,7 +79,7 @@ class StreamedModel:
 
     def prefill(self, tokens: Sequence[int], cache: list[Any]) -> None:
         """Runs prompt tokens through the model into `cache`, `prefill.chunk` at a time; their logits are not computed."""
-        chunk = self.settings.prefill.chunk
+        chunk = self.memory_plan.chunk
         with wired_limit(self.model, [generation_stream]), mx.stream(generation_stream):
             for start in range(0, len(tokens), chunk):
                 piece = mx.array(tokens[start : start + chunk])
@@ -100,7 +100,7 @@ class StreamedModel:
         tokens = self._tokens(prompt)
         cache = self.make_cache() if prompt_cache is None else prompt_cache
         if len(tokens) < 2 or any(options.get(name) is not None for name in _WHOLE_PROMPT_OPTIONS):
-            options.setdefault("prefill_step_size", self.settings.prefill.chunk)
+            options.setdefault("prefill_step_size", self.memory_plan.chunk)
             yield from self._generate(tokens, max_tokens, cache, options)
             return
         started = time.perf_counter()
@@ -190,7 +190,7 @@ def load(
     opened = _open(model, cache_dir, machine, on_progress)
     settings = _settings_for(profile_or_settings, model)
     memory_plan = plan(opened.outline, settings, machine)
-    effective = _effective(settings, memory_plan, opened.outline)
+    effective = _effective(settings, memory_plan)
     store = open_store(opened, settings, cache_dir, machine, on_progress)
     before = mx.set_cache_limit(settings.memory.mlx_cache)
     try:
@@ -219,13 +219,12 @@ def _settings_for(profile_or_settings: Profile | Settings | None, model: str | P
     return profile_or_settings.for_model(str(model))
 
 
-def _effective(settings: Settings, memory_plan: MemoryPlan, outline: ModelOutline) -> Settings:
+def _effective(settings: Settings, memory_plan: MemoryPlan) -> Settings:
     values: dict[str, Any] = {
         "residency.resident_layers": str(memory_plan.resident),
-        "prefill.chunk": outline.demand.chunk(settings.prefill.chunk),
+        "residency.slots": memory_plan.slots if memory_plan.streamed else "all",
+        "prefill.chunk": memory_plan.chunk,
     }
-    if memory_plan.streamed:
-        values["residency.slots"] = memory_plan.slots
     if memory_plan.budget_bytes is not None:
         values["memory.budget"] = memory_plan.budget_bytes
     return settings.with_values(values)

@@ -92,10 +92,13 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillSettings:
-    chunk: int = 512  # prompt tokens per forward pass
+    chunk: int | str = "auto"  # prompt tokens per forward pass; "auto": up to 512, fewer if the budget is small
 
     def __post_init__(self) -> None:
-        _whole("prefill.chunk", self.chunk, 1, 1 << 16)
+        if isinstance(self.chunk, str):
+            _choice("prefill.chunk", self.chunk, ("auto",))
+        else:
+            _whole("prefill.chunk", self.chunk, 1, 1 << 16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

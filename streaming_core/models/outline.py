@@ -69,7 +69,7 @@ def open_model(folder: Path, name: str, hardware: Hardware) -> OpenModel:
     stub = ShapesOnly()
     for switch in switches:
         put_module(model, switch.path, stub)
-    fixed, per_token = _kv_bytes(model)
+    fixed, per_token, state = _kv_bytes(model)
     trunk = [a for _, a in tree_flatten(model.parameters())]
     first = switches[0]
     outline = ModelOutline(
@@ -93,6 +93,7 @@ def open_model(folder: Path, name: str, hardware: Hardware) -> OpenModel:
             row_bytes=_row_bytes(first, stub),
             token_bytes=_token_bytes(trunk, stub),
             score_bytes=_score_bytes(config, hardware),
+            scan_bytes=state if hardware.backend == "cpu" else 0,  # without a kernel the scan keeps every step's state
             staging_bytes=_staging_bytes(switches, stub.top_k, hardware),
         ),
     )
@@ -101,18 +102,21 @@ def open_model(folder: Path, name: str, hardware: Hardware) -> OpenModel:
     return OpenModel(outline, model, config, switches)
 
 
-def _kv_bytes(model: nn.Module) -> tuple[int, int]:
-    """(bytes whatever the context, bytes per token) of mlx-lm's cache, from the shapes of a pass that is never run."""
+def _kv_bytes(model: nn.Module) -> tuple[int, int, int]:
+    """Of mlx-lm's cache, from the shapes of a pass that is never run: bytes whatever the context, bytes per token, and
+    the bytes of the largest layer's recurrent state."""
     cache = make_prompt_cache(model)
     model(mx.zeros((1, 1), dtype=mx.int32), cache=cache)
-    fixed = per_token = 0
+    fixed = per_token = largest = 0
     for entry in _entries(cache):
         keys, values = getattr(entry, "keys", None), getattr(entry, "values", None)
         if isinstance(keys, mx.array) and isinstance(values, mx.array):
             per_token += (keys.nbytes + values.nbytes) // keys.shape[-2]
         else:
-            fixed += sum(a.nbytes for _, a in tree_flatten(entry.state) if isinstance(a, mx.array))
-    return fixed, per_token
+            state = sum(a.nbytes for _, a in tree_flatten(entry.state) if isinstance(a, mx.array))
+            fixed += state
+            largest = max(largest, state)
+    return fixed, per_token, largest
 
 
 def _entries(cache: Sequence[Any]) -> Iterator[Any]:

@@ -13,6 +13,9 @@ from streaming_core.units import exact_size, format_size, round_up
 __all__ = ["MemoryDemand", "MemoryPlan", "plan_memory"]
 
 _KV_STEP = 256  # mlx-lm's caches grow by this many tokens at a time
+# What a process grows by apart from MLX's arrays: tokenizer, reader threads, Python objects, allocator slack.  Measured
+# on Linux as peak RSS less the RSS of importing mlx_lm less MLX's peak: 20 to 50 MiB.
+_PROCESS_BYTES = 48 << 20
 _ROWS_LIMIT = 32_768  # sorted gather_qmm calls over more rows are wrong on some MLX versions (mlx issue 3856)
 
 
@@ -27,20 +30,32 @@ class MemoryDemand:
     kv_fixed_bytes: int  # recurrent states and the like, whatever the context
     kv_token_bytes: int  # keys and values of one token, over all layers
     row_bytes: int  # live at once per routed row (token x expert) of a forward pass
-    token_bytes: int  # live at once per token of a forward pass, outside the experts
+    token_bytes: int  # live at once per token of a forward pass, whatever the layer is doing
     score_bytes: int  # live at once per (token of the pass x token of the context): attention scores, if materialised
+    scan_bytes: int  # live at once per token of a forward pass: recurrent states of a scan without a kernel
     staging_bytes: int = 0  # per bank batch, on devices with memory of their own
 
     def kv_bytes(self, context: int) -> int:
         return self.kv_fixed_bytes + self.kv_token_bytes * round_up(context, _KV_STEP)
 
     def transient_bytes(self, chunk: int, context: int) -> int:
+        """Peak of what a pass of `chunk` tokens allocates and frees.  A layer's experts, scan and scores do not overlap."""
         chunk = min(chunk, context)
-        return chunk * (self.row_bytes * self.top_k + self.token_bytes + self.score_bytes * context)
+        widest = max(self.row_bytes * self.top_k, self.scan_bytes, self.score_bytes * context)
+        return chunk * (widest + self.token_bytes) + 2 * self.kv_fixed_bytes  # new states beside the old ones
 
-    def chunk(self, wanted: int) -> int:
-        """`prefill.chunk` cut so that routed rows stay below MLX's limit."""
-        return max(1, min(wanted, _ROWS_LIMIT // self.top_k))
+    def chunk(self, wanted: int | str, context: int, budget: int | None) -> int:
+        """Tokens per prefill pass: `prefill.chunk`, cut so that routed rows stay below MLX's limit.
+
+        "auto" is the largest power of two up to 512 whose transients take at most a quarter of the budget.
+        """
+        limit = max(1, _ROWS_LIMIT // self.top_k)
+        if isinstance(wanted, int):
+            return min(wanted, limit)
+        chunk = 512
+        while budget is not None and chunk > 16 and self.transient_bytes(chunk, context) > budget // 4:
+            chunk //= 2
+        return min(chunk, limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +65,7 @@ class MemoryPlan:
     terms: Mapping[str, int]
     budget_bytes: int | None
     slots: int  # per streamed layer; 0 when every layer is resident
+    chunk: int  # tokens per prefill pass
     resident: LayerSet
     streamed: tuple[int, ...]
 
@@ -78,7 +94,8 @@ def plan_memory(demand: MemoryDemand, settings: Settings, default_budget_bytes: 
     budget = settings.memory.budget
     if budget is None and settings.residency.slots == "auto":
         budget = default_budget_bytes
-    fixed = _fixed_terms(demand, settings)
+    chunk = demand.chunk(settings.prefill.chunk, settings.memory.context, budget)
+    fixed = _fixed_terms(demand, settings, chunk)
     resident = _resident_layers(demand, settings, budget, sum(fixed.values()))
     streamed = tuple(n for n in demand.slot_bytes if n not in resident)
     kept = sum(size for n, size in demand.slot_bytes.items() if n in resident) * demand.experts
@@ -88,15 +105,15 @@ def plan_memory(demand: MemoryDemand, settings: Settings, default_budget_bytes: 
     base = sum(fixed.values()) + kept
     slots = _slots(demand, settings, streamed, per_slot, base, budget)
     terms = {k: v for k, v in {**fixed, "resident layers": kept, "banks": per_slot * slots}.items() if v}
-    plan = MemoryPlan(terms, budget, slots, resident, streamed)
+    plan = MemoryPlan(terms, budget, slots, chunk, resident, streamed)
     if budget is not None and plan.total_bytes > budget:
         raise _too_small(demand, settings, plan, budget, base, per_slot)
     return plan
 
 
-def _fixed_terms(demand: MemoryDemand, settings: Settings) -> dict[str, int]:
-    chunk = demand.chunk(settings.prefill.chunk)
+def _fixed_terms(demand: MemoryDemand, settings: Settings, chunk: int) -> dict[str, int]:
     return {
+        "process": _PROCESS_BYTES,
         "trunk": demand.trunk_bytes,
         "KV cache": demand.kv_bytes(settings.memory.context),
         "transients": demand.transient_bytes(chunk, settings.memory.context),
@@ -151,7 +168,7 @@ def _too_small(
     hints = []
     if plan.streamed and plan.slots > demand.top_k and budget >= base + per_slot * demand.top_k:
         hints.append(f"residency.slots up to {(budget - base) // per_slot} would fit")
-    context = _largest_context(demand, settings, budget - (plan.total_bytes - _context_bytes(demand, settings)))
+    context = _largest_context(demand, plan, settings.memory.context)
     if context:
         hints.append(f"memory.context up to {context} would fit")
     advice = "; ".join(hints) if hints else "fewer resident layers, a smaller prefill.chunk or memory.context need less"
@@ -165,16 +182,18 @@ def _too_small(
     )
 
 
-def _context_bytes(demand: MemoryDemand, settings: Settings, context: int | None = None) -> int:
-    context = context or settings.memory.context
-    return demand.kv_bytes(context) + demand.transient_bytes(demand.chunk(settings.prefill.chunk), context)
+def _largest_context(demand: MemoryDemand, plan: MemoryPlan, wanted: int) -> int:
+    """The largest context below `wanted` with which the plan would fit; 0 if none would."""
 
+    def needed(context: int) -> int:
+        return demand.kv_bytes(context) + demand.transient_bytes(plan.chunk, context)
 
-def _largest_context(demand: MemoryDemand, settings: Settings, room: int) -> int:
-    low, high = 0, settings.memory.context
+    assert plan.budget_bytes is not None
+    room = plan.budget_bytes - (plan.total_bytes - needed(wanted))
+    low, high = 0, wanted
     while low < high:
         middle = (low + high + 1) // 2
-        if _context_bytes(demand, settings, middle) <= room:
+        if needed(middle) <= room:
             low = middle
         else:
             high = middle - 1

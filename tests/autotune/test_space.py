@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tuner_fakes import BUDGET_RECORDS, EXPERTS, LAYERS, TOP_K, facts, records_needed, space
+
+from autotune.space import RESIDENT, SLOTS, Objective, build_space
+from streaming_core.settings import Settings
+
+
+def knob_names(**changes: object) -> list[str]:
+    return [knob.name for knob in space(**changes).knobs]  # type: ignore[arg-type]
+
+
+def test_default_is_on_the_grid_and_survives_the_way_there_and_back() -> None:
+    the_space = space()
+    params = the_space.to_params(Settings())
+    assert the_space.canonical(params) == params
+    found = the_space.settings(params)
+    assert found.residency.resident_layers == "none"
+    assert found.residency.slots == BUDGET_RECORDS // len(LAYERS)
+    assert found.reading == Settings().reading
+    assert the_space.key(params) == the_space.key(the_space.to_params(found))
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_no_proposal_exceeds_the_budget_or_has_fewer_slots_than_a_token_needs(data: st.DataObject) -> None:
+    the_space = space()
+    params = {
+        knob.name: data.draw(
+            st.integers(-3, 40) if knob.ordinal else st.sampled_from(["lru", "lfu", "keep", "nonsense"])
+        )
+        for knob in the_space.knobs
+    }
+    found = the_space.settings(the_space.canonical(params))
+    assert records_needed(found) <= BUDGET_RECORDS
+    assert found.residency.slots in ("auto", "all") or TOP_K <= found.residency.slots <= EXPERTS
+
+
+def test_half_life_is_in_play_only_with_lfu() -> None:
+    the_space = space()
+    lru = the_space.canonical({"residency.policy": "lru", "residency.half_life": 3})
+    lfu = the_space.canonical({"residency.policy": "lfu", "residency.half_life": 3})
+    assert "residency.half_life" not in lru
+    assert lfu["residency.half_life"] == 3
+
+
+def test_half_life_stays_in_play_when_the_policy_is_fixed_to_lfu() -> None:
+    base = Settings().with_values({"residency.policy": "lfu"})
+    the_space = build_space(base, facts(), Objective.DECODE, frozenset({"residency.policy"}))
+    assert "residency.policy" not in [knob.name for knob in the_space.knobs]
+    assert "residency.half_life" in the_space.canonical({})
+
+
+def test_nothing_about_slots_is_in_play_when_every_layer_is_resident() -> None:
+    the_space = space(fits=lambda settings: True)
+    everything = the_space.canonical({RESIDENT: 99})
+    assert the_space.settings(everything).residency.resident_layers == "all"
+    assert not {SLOTS, "residency.policy", "residency.half_life", "reading.threads"} & everything.keys()
+
+
+def test_resident_layers_follow_the_ranking() -> None:
+    the_space = space()
+    knob = next(knob for knob in the_space.knobs if knob.name == RESIDENT)
+    count = int(knob.options[1])
+    found = the_space.settings(the_space.canonical({RESIDENT: 1}))
+    assert found.residency.resident_layers == f"{LAYERS[-1] - count + 1}-{LAYERS[-1]}"
+
+
+def test_command_buffers_are_searched_on_gpus_and_chunks_only_when_prefill_counts() -> None:
+    assert "process.max_ops_per_buffer" not in knob_names()
+    assert "process.max_ops_per_buffer" in knob_names(backend="metal")
+    assert "prefill.chunk" not in knob_names()
+    assert "prefill.chunk" in knob_names(objective=Objective.PREFILL)
+
+
+def test_hash_is_stable_and_changes_with_the_options_but_not_with_the_ranking() -> None:
+    assert space().content_hash == space().content_hash
+    assert space().content_hash == space(ranking=LAYERS).content_hash
+    assert space().content_hash != space(experts=32).content_hash
+    assert space().content_hash != space(base=Settings().with_values({"reading.threads": 3})).content_hash
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"), [("reading.threads", 5, 4), ("reading.threads", 60, 32), ("reading.threads", 8, 8)]
+)
+def test_settings_from_elsewhere_become_the_nearest_proposal(key: str, value: int, expected: int) -> None:
+    the_space = space()
+    found = the_space.settings(the_space.to_params(Settings().with_values({key: value})))
+    assert found.get(key) == expected
+
+
+def test_slots_of_a_larger_machine_are_cut_to_what_fits() -> None:
+    the_space = space()
+    found = the_space.settings(the_space.to_params(Settings().with_values({SLOTS: 64, RESIDENT: 10})))
+    assert records_needed(found) <= BUDGET_RECORDS
+
+
+def test_the_same_proposal_gives_equal_settings() -> None:
+    the_space = space()
+    first, second = (the_space.settings(the_space.canonical({SLOTS: 2})) for _ in range(2))
+    assert dataclasses.asdict(first) == dataclasses.asdict(second)
