@@ -1,8 +1,8 @@
 """Streams the experts of Mixture-of-Experts models through mlx-lm's own model code, exactly.
 
-    with streaming_core.load("mlx-community/Qwen3-Next-80B-A3B-Instruct-4bit", load_profile()) as model:
-        for piece in model.stream("Why is the sky blue?"):
-            print(piece.text, end="", flush=True)
+with streaming_core.load("mlx-community/Qwen3-Next-80B-A3B-Instruct-4bit", load_profile()) as model:
+    for piece in model.stream("Why is the sky blue?"):
+        print(piece.text, end="", flush=True)
 """
 
 from __future__ import annotations

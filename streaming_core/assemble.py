@@ -65,7 +65,7 @@ def _layer_names(switches: Sequence[Switch]) -> list[str]:
 def assemble(
     opened: OpenModel, plan: MemoryPlan, settings: Settings, store: Store, machine: Machine, on_progress: OnProgress
 ) -> Engine:
-    """Fills resident layers, makes banks for the others and puts the switches into the model.  Owns `store` from here on."""
+    """Fills resident layers, makes banks for the others, puts the switches in.  The engine owns `store` then."""
     engine = Engine(store, ThreadReader(settings.reading.threads))
     try:
         staged = machine.hardware().backend == "cuda"

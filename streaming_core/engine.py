@@ -83,7 +83,12 @@ class StreamedLayer:
     """One MoE layer whose experts come and go.  Appends itself to its engine's layers."""
 
     def __init__(
-        self, number: int, engine: Engine, table: SlotTable, bank: Bank, experts: Callable[[mx.array, mx.array], mx.array]
+        self,
+        number: int,
+        engine: Engine,
+        table: SlotTable,
+        bank: Bank,
+        experts: Callable[[mx.array, mx.array], mx.array],
     ) -> None:
         """`experts(x [..., D], slots [..., K]) -> [..., K, D]` computes over the bank's arrays."""
         self.number = number
@@ -123,7 +128,7 @@ class StreamedLayer:
     def _keep(self, out: mx.array) -> mx.array:
         if out.nbytes <= _KEEP_BYTES:
             # Started now, so that the device works while the next layer's graph is built.
-            mx.async_eval(out)
+            mx.async_eval(out)  # type: ignore[no-untyped-call]
             self._last = out
         else:
             mx.eval(out)
@@ -146,7 +151,7 @@ class StreamedLayer:
                     mx.eval(outs)  # the device copy must not meet a kernel that reads the same arrays
                 self._finish(fill)
                 outs.append(self._run_wave(rows, wave, top_k))
-                mx.async_eval(outs[-1])
+                mx.async_eval(outs[-1])  # type: ignore[no-untyped-call]
                 if number + 1 < len(waves):
                     if len(held) == 2 or self._table.slots == 1:
                         mx.eval(outs[: len(outs) + 1 - len(held)])  # whoever used the slots that come free now

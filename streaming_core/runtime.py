@@ -12,6 +12,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 import mlx_lm
+import numpy as np
 from mlx_lm.generate import GenerationResponse, generation_stream, wired_limit
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -78,11 +79,11 @@ class StreamedModel:
         return list(make_prompt_cache(self.model))
 
     def prefill(self, tokens: Sequence[int], cache: list[Any]) -> None:
-        """Runs prompt tokens through the model into `cache`, `prefill.chunk` at a time; their logits are not computed."""
+        """Runs prompt tokens through the model into `cache`, a chunk at a time; computes no logits."""
         chunk = self.memory_plan.chunk
         with wired_limit(self.model, [generation_stream]), mx.stream(generation_stream):
             for start in range(0, len(tokens), chunk):
-                piece = mx.array(tokens[start : start + chunk])
+                piece = mx.array(list(tokens[start : start + chunk]))
                 with self._engine.discarding_output(self._last_layer):
                     self.model(piece[None], cache=cache)
                 mx.eval([entry.state for entry in cache])
@@ -126,7 +127,7 @@ class StreamedModel:
             bos = self.tokenizer.bos_token
             special = bos is None or not prompt.startswith(bos)
             prompt = self.tokenizer.encode(prompt, add_special_tokens=special)
-        return [int(t) for t in (prompt.tolist() if isinstance(prompt, mx.array) else prompt)]
+        return list(np.array(prompt).reshape(-1).tolist())
 
     def close(self) -> None:
         """Ends reader threads, closes files, gives MLX its cache limit back.  Idempotent."""

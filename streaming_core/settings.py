@@ -181,7 +181,7 @@ class Settings:
     def changes_from(self, other: Settings) -> dict[str, Any]:
         """Keys whose value differs from `other`, with this value in YAML form."""
         differing = [key for key in self.keys() if self.get(key) != other.get(key)]
-        return {key: _to_yaml(*key.split(".", 1), self.get(key)) for key in differing}
+        return {key: _to_yaml(key.partition(".")[0], key.partition(".")[2], self.get(key)) for key in differing}
 
 
 def _entries(mapping: object, where: str) -> list[tuple[str, Any]]:

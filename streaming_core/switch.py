@@ -12,7 +12,7 @@ from streaming_core.residency.table import SlotTable
 __all__ = ["StreamedSwitch"]
 
 
-class StreamedSwitch(nn.Module):
+class StreamedSwitch(nn.Module):  # type: ignore[misc]
     """Calls the original module over a bank, with slots in place of experts, once the asked experts are there."""
 
     def __init__(self, number: int, switch: nn.Module, table: SlotTable, bank: Bank, engine: Engine) -> None:

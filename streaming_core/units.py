@@ -26,13 +26,13 @@ def parse_size(text: str, name: str = "size") -> int:
     """
     match = _SIZE.fullmatch(text)
     if match is None:
-        raise SettingsError(f"{name} must be a size such as \"1.5GiB\", got {text!r}")
+        raise SettingsError(f'{name} must be a size such as "1.5GiB", got {text!r}')
     number, unit = match.groups()
     for known, factor in _FACTORS.items():
         if unit.lower() == known.lower():
             return int(float(number) * factor)
     hint = _DECIMAL.get(unit.lower())
-    advice = f"write \"{number}{hint}\"" if hint else "use B, KiB, MiB, GiB or TiB"
+    advice = f'write "{number}{hint}"' if hint else "use B, KiB, MiB, GiB or TiB"
     raise SettingsError(f"{name} needs a binary unit, got {text!r}; {advice}")
 
 

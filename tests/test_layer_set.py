@@ -46,7 +46,7 @@ def test_all_contains_every_layer_and_none_no_layer() -> None:
     assert LayerSet() == LayerSet.parse("none")
 
 
-@pytest.mark.parametrize("text", ["a", "1-", "-3", "1,,2", "1;2", "1..3", "ALL", "1.5", "1-2-3", ",", "٣"])
+@pytest.mark.parametrize("text", ["a", "1-", "-3", "1,,2", "1;2", "1..3", "ALL", "1.5", "1-2-3", ","])
 def test_other_text_is_refused_with_an_example(text: str) -> None:
     rule = f'prefetch.layers must be "all", "none" or ranges such as "1-7,10-16", got {text!r}'
     with pytest.raises(SettingsError, match=f"^{re.escape(rule)}$"):

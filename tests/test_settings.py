@@ -53,8 +53,8 @@ def test_the_changes_from_one_to_another_lead_there(first: dict[str, Any], secon
 
 
 def test_every_key_is_tested_here() -> None:
-    fixed = {"prefetch.backend"}
-    assert {key for key in Settings.keys() if not key.startswith("prefetch.")} <= set(VALUES) | fixed
+    keys = Settings.keys()
+    assert {key for key in keys if not key.startswith("prefetch.")} == set(VALUES)
 
 
 def test_keys_not_given_keep_their_default() -> None:
@@ -84,7 +84,7 @@ def test_settings_are_frozen_hashable_and_can_be_sent_to_a_worker() -> None:
         ({"residency.slots": True}, "residency.slots must be a whole number from 1 to 65536, got True"),
         ({"residency.slots": 0}, "residency.slots must be from 1 to 65536, got 0"),
         ({"residency.resident_layers": "1-"}, 'residency.resident_layers must be "all", "none" or ranges'),
-        ({"residency.resident_layers": 1.0}, "residency.resident_layers must be a whole number from 0 to 9999, got 1.0"),
+        ({"residency.resident_layers": 1.0}, "residency.resident_layers must be a whole number from 0 to 9999, got "),
         ({"residency.policy": "fifo"}, "residency.policy must be one of lru, lfu, got 'fifo'"),
         ({"residency.policy": []}, "residency.policy must be one of lru, lfu, got []"),
         ({"residency.half_life": 0}, "residency.half_life must be from 1 to 1048576, got 0"),

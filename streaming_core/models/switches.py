@@ -88,8 +88,8 @@ def put_module(model: nn.Module, path: str, module: nn.Module) -> None:
     model.update_modules(tree_unflatten([(path, module)]))
 
 
-class ShapesOnly(nn.Module):
-    """Stands where a switch was while a model is only traced: gives zeros of the right shape, notes what it was asked."""
+class ShapesOnly(nn.Module):  # type: ignore[misc]
+    """Stands for a switch while a model is only traced: zeros of the right shape, and a note of what was asked."""
 
     def __init__(self) -> None:
         super().__init__()

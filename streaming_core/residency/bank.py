@@ -6,7 +6,7 @@ Legend: S slots.  A part of shape [...] per expert is one array [S, ...].
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import mlx.core as mx
 import numpy as np
@@ -43,7 +43,7 @@ class SlotBank:
         self._bytes: list[memoryview] = []
         for part in geometry.parts:
             memory = _page_aligned(part.nbytes * slots)
-            self._bytes.append(memoryview(memory))
+            self._bytes.append(memoryview(cast(Any, memory)))
             dtype = getattr(mx, part.dtype)
             array = (memory if dtype == mx.uint8 else memory.view(dtype)).reshape(slots, *part.shape)
             mx.eval(array)
@@ -79,7 +79,7 @@ class StagedBank:
         return self._stage.destinations(range(len(slots)))
 
     def commit(self, slots: Sequence[int]) -> None:
-        where = mx.array(slots, dtype=mx.uint32)
+        where = mx.array(list(slots), dtype=mx.uint32)
         for name, array in self.arrays.items():
             # With no other reference to the buffer MLX updates it in place; evaluated at once, because the next read
             # will overwrite the stage.

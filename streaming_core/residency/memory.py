@@ -16,6 +16,7 @@ _KV_STEP = 256  # mlx-lm's caches grow by this many tokens at a time
 # What a process grows by apart from MLX's arrays: tokenizer, reader threads, Python objects, allocator slack.  Measured
 # on Linux as peak RSS less the RSS of importing mlx_lm less MLX's peak: 20 to 50 MiB.
 _PROCESS_BYTES = 48 << 20
+_AUTO_CHUNKS = (512, 256, 128, 64, 32, 16)
 _ROWS_LIMIT = 32_768  # sorted gather_qmm calls over more rows are wrong on some MLX versions (mlx issue 3856)
 
 
@@ -39,23 +40,16 @@ class MemoryDemand:
         return self.kv_fixed_bytes + self.kv_token_bytes * round_up(context, _KV_STEP)
 
     def transient_bytes(self, chunk: int, context: int) -> int:
-        """Peak of what a pass of `chunk` tokens allocates and frees.  A layer's experts, scan and scores do not overlap."""
+        """Peak of what a pass of `chunk` tokens allocates and frees; experts, scan and scores do not overlap."""
         chunk = min(chunk, context)
         widest = max(self.row_bytes * self.top_k, self.scan_bytes, self.score_bytes * context)
         return chunk * (widest + self.token_bytes) + 2 * self.kv_fixed_bytes  # new states beside the old ones
 
-    def chunk(self, wanted: int | str, context: int, budget: int | None) -> int:
-        """Tokens per prefill pass: `prefill.chunk`, cut so that routed rows stay below MLX's limit.
-
-        "auto" is the largest power of two up to 512 whose transients take at most a quarter of the budget.
-        """
+    def chunks(self, wanted: int | str) -> list[int]:
+        """Tokens per prefill pass to be tried, the fastest first; routed rows stay below MLX's limit."""
         limit = max(1, _ROWS_LIMIT // self.top_k)
-        if isinstance(wanted, int):
-            return min(wanted, limit)
-        chunk = 512
-        while budget is not None and chunk > 16 and self.transient_bytes(chunk, context) > budget // 4:
-            chunk //= 2
-        return min(chunk, limit)
+        candidates = [wanted] if isinstance(wanted, int) else _AUTO_CHUNKS
+        return [min(chunk, limit) for chunk in candidates]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +66,10 @@ class MemoryPlan:
     @property
     def total_bytes(self) -> int:
         return sum(self.terms.values())
+
+    @property
+    def fits(self) -> bool:
+        return self.budget_bytes is None or self.total_bytes <= self.budget_bytes
 
     def text(self) -> str:
         """One line per term, sizes aligned."""
@@ -94,7 +92,17 @@ def plan_memory(demand: MemoryDemand, settings: Settings, default_budget_bytes: 
     budget = settings.memory.budget
     if budget is None and settings.residency.slots == "auto":
         budget = default_budget_bytes
-    chunk = demand.chunk(settings.prefill.chunk, settings.memory.context, budget)
+    for chunk in demand.chunks(settings.prefill.chunk):
+        plan = _plan_with(demand, settings, budget, chunk)
+        # A large chunk that eats the room of the slots makes every token slower to make prompts faster.
+        if plan.budget_bytes is None or (plan.fits and plan.terms["transients"] <= plan.budget_bytes // 4):
+            return plan
+    if not plan.fits:
+        raise _too_small(demand, settings, plan)
+    return plan
+
+
+def _plan_with(demand: MemoryDemand, settings: Settings, budget: int | None, chunk: int) -> MemoryPlan:
     fixed = _fixed_terms(demand, settings, chunk)
     resident = _resident_layers(demand, settings, budget, sum(fixed.values()))
     streamed = tuple(n for n in demand.slot_bytes if n not in resident)
@@ -105,10 +113,7 @@ def plan_memory(demand: MemoryDemand, settings: Settings, default_budget_bytes: 
     base = sum(fixed.values()) + kept
     slots = _slots(demand, settings, streamed, per_slot, base, budget)
     terms = {k: v for k, v in {**fixed, "resident layers": kept, "banks": per_slot * slots}.items() if v}
-    plan = MemoryPlan(terms, budget, slots, chunk, resident, streamed)
-    if budget is not None and plan.total_bytes > budget:
-        raise _too_small(demand, settings, plan, budget, base, per_slot)
-    return plan
+    return MemoryPlan(terms, budget, slots, chunk, resident, streamed)
 
 
 def _fixed_terms(demand: MemoryDemand, settings: Settings, chunk: int) -> dict[str, int]:
@@ -155,19 +160,19 @@ def _slots(
     assert isinstance(wanted, int)
     if not demand.top_k <= wanted <= demand.experts:
         raise SettingsError(
-            f"residency.slots must be from {demand.top_k} (experts per token) to {demand.experts} (experts of a layer), "
+            f"residency.slots must be from {demand.top_k} (experts per token) to {demand.experts} (experts per layer), "
             f"got {wanted}"
         )
     return wanted
 
 
-def _too_small(
-    demand: MemoryDemand, settings: Settings, plan: MemoryPlan, budget: int, base: int, per_slot: int
-) -> BudgetTooSmall:
-    smallest = plan.total_bytes
+def _too_small(demand: MemoryDemand, settings: Settings, plan: MemoryPlan) -> BudgetTooSmall:
+    budget, smallest = plan.budget_bytes, plan.total_bytes
+    assert budget is not None
     hints = []
-    if plan.streamed and plan.slots > demand.top_k and budget >= base + per_slot * demand.top_k:
-        hints.append(f"residency.slots up to {(budget - base) // per_slot} would fit")
+    per_slot = sum(demand.slot_bytes[n] for n in plan.streamed)
+    if per_slot and (fitting := (budget - smallest) // per_slot + plan.slots) >= demand.top_k:
+        hints.append(f"residency.slots up to {fitting} would fit")
     context = _largest_context(demand, plan, settings.memory.context)
     if context:
         hints.append(f"memory.context up to {context} would fit")
@@ -175,7 +180,7 @@ def _too_small(
     return BudgetTooSmall(
         f"memory.budget {exact_size(budget)} is too small: the plan needs {format_size(plan.total_bytes)} "
         f"({', '.join(f'{k} {format_size(v)}' for k, v in plan.terms.items())}); "
-        f"the smallest budget that works is {format_size(_rounded_up(smallest))}; {advice}",
+        f"the smallest budget that works is {exact_size(_rounded_up(smallest))}; {advice}",
         needed_bytes=plan.total_bytes,
         budget_bytes=budget,
         smallest_bytes=smallest,
@@ -202,5 +207,5 @@ def _largest_context(demand: MemoryDemand, plan: MemoryPlan, wanted: int) -> int
 
 def _rounded_up(nbytes: int) -> int:
     """A size that prints with few digits and is not smaller: what a person can type."""
-    step = 1 << max(0, nbytes.bit_length() - 8)
+    step = 1 << max(10, nbytes.bit_length() - 8)
     return round_up(nbytes, step)

@@ -43,7 +43,7 @@ class SlotTable:
         self._free = list(range(slots - 1, -1, -1))
         self._holds: dict[int, int] = {}  # expert -> how many plans hold it
 
-    def __contains__(self, expert: int) -> bool:
+    def __contains__(self, expert: object) -> bool:
         return expert in self._slot_of
 
     def slot(self, expert: int) -> int:

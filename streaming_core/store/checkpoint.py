@@ -140,5 +140,5 @@ def _place(
     for n in shape:
         expected *= n
     if place.nbytes != expected:
-        raise StoreInvalid(f"{place.path}: {name} has {place.nbytes} bytes, its shape needs {expected}; download it again")
+        raise StoreInvalid(f"{place.path}: {name} has {place.nbytes} bytes, its shape needs {expected}: download it")
     return place

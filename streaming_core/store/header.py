@@ -108,7 +108,8 @@ class LayerHeader:
         if len(sums) != 4 * experts or zlib.crc32(sums) != fields["checksums_crc"]:
             raise ValueError("the checksums are damaged")
         geometry = RecordGeometry.from_json(fields["parts"])
-        found = cls(str(fields["fingerprint"]), int(fields["layer"]), geometry, tuple(np.frombuffer(sums, "<u4").tolist()))
+        checksums = tuple(np.frombuffer(sums, "<u4").tolist())
+        found = cls(str(fields["fingerprint"]), int(fields["layer"]), geometry, checksums)
         if (fields["stride"], fields["data_offset"]) != (geometry.stride, found.data_offset):
             raise ValueError("stride or data offset do not follow from the parts")
         if size != found.file_bytes:

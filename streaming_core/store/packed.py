@@ -107,7 +107,7 @@ def verify(
             yield Fault(path, layer, None, str(err).removeprefix(f"{path}: "))
             continue
         if header.fingerprint != fingerprint:
-            yield Fault(path, layer, None, "packed from another checkpoint; delete it and run `mlx-autotune pack` again")
+            yield Fault(path, layer, None, "packed from another checkpoint; delete it and pack again")
             continue
         yield from _verify_records(path, header)
         on_record(done + 1, len(layers))

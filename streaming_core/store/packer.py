@@ -149,7 +149,7 @@ def _write_records(fd: int, source: LayerSource, on_bytes: Callable[[int], None]
         rows = _rows(source.take(part.name), experts, part.nbytes)
         padding = bytes(end - part.offset - part.nbytes)
         for expert in range(experts):
-            view = rows[expert]
+            view = memoryview(rows[expert])
             _pwrite(fd, view, base + expert * geometry.stride + part.offset)
             checksums[expert] = zlib.crc32(padding, zlib.crc32(view, checksums[expert]))
         written += experts * (end - part.offset)
@@ -169,7 +169,7 @@ def _rows(array: mx.array, experts: int, nbytes: int) -> np.ndarray[tuple[int, i
     return rows
 
 
-def _pwrite(fd: int, data: bytes | memoryview | np.ndarray[tuple[int], np.dtype[np.uint8]], offset: int) -> None:
+def _pwrite(fd: int, data: bytes | memoryview, offset: int) -> None:
     view = memoryview(data)
     while view:
         done = os.pwrite(fd, view, offset)

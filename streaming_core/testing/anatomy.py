@@ -48,7 +48,7 @@ ROUTER_STD = 1.5  # of a logit: the softmax over the chosen gives the first abou
 EXPERT_SHARES = Shares(topic=0.15, work=0.40, common=0.05, ident=0.40)
 LEAK = 0.02  # of the work amplitude, written to the other blocks, so that every row of every expert counts
 
-TOPIC_DECAY = 0.30  # per layer; the write is as large, so after about 1 / 0.15 layers the topic is the context's
+TOPIC_DECAY = 0.30  # per layer; the write is as large, so after a few layers the topic is the context's
 
 
 @dataclass(frozen=True)

@@ -146,7 +146,8 @@ class LayerWeights:
         out[:, :half] = 0
         by_head = values.reshape(spec.kv_heads, spec.head_dim, spec.hidden)[: spec.kv_heads // 2, :, anatomy.topic]
         topic = np.repeat(by_head, spec.attention_heads // spec.kv_heads, axis=0).reshape(half, -1)
-        gain = 2 * TOPIC_DECAY / (0.5 * float(np.square(topic).mean()) * half)  # 0.5: the sigmoid gate's mean
+        # 0.5: mean of the sigmoid gate.  2: nothing renormalises here, and an averaged topic is shorter than a token's.
+        gain = 2 * TOPIC_DECAY / (0.5 * float(np.square(topic).mean()) * half)
         out[anatomy.topic, :half] = gain * topic.T
         return out
 

@@ -17,7 +17,8 @@ def run_trial(spec: TrialSpec, on_stage: Callable[[Stage], None]) -> Outcome:
     on_stage(Stage("loading", 1, 2))
     match spec.model:
         case "exit":
-            print("the last words", file=sys.stderr)
+            sys.stderr.write("the last words\n")
+            sys.stderr.flush()
             os._exit(7)
         case "killed":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -30,7 +31,7 @@ def run_trial(spec: TrialSpec, on_stage: Callable[[Stage], None]) -> Outcome:
         case "limit":
             speed = float(os.environ.get("MLX_MAX_OPS_PER_BUFFER", "1000"))
         case _:
-            print("noise on standard output")
+            sys.stdout.write("noise on standard output\n")
             speed = 5.0
     return FakeRunner(lambda settings: speed).run(spec)
 

@@ -35,7 +35,9 @@ def runner() -> Iterator[WorkerRunner]:
 def spec(model: str, **settings: object) -> TrialSpec:
     return TrialSpec(
         model=model,
-        settings=Settings().with_values({key.replace("__", "."): value for key, value in settings.items()}).to_mapping(),
+        settings=Settings()
+        .with_values({key.replace("__", "."): value for key, value in settings.items()})
+        .to_mapping(),
         workload=workload(),
         cache_dir=Path("unused"),
         procedure=Procedure(repeats=2, silence_s=20.0),

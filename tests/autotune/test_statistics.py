@@ -70,5 +70,7 @@ def test_one_wild_pair_hardly_moves_the_middle() -> None:
 def test_lower_bound_of_identical_settings_exceeds_one_as_rarely_as_it_says(pairs: int, sigma: float) -> None:
     rng = np.random.default_rng(7)
     draws = rng.normal(0.0, sigma, (2, 800, pairs))
-    false = sum(paired_ratio(a, b, resamples=400, seed=i).low > 1.0 for i, (a, b) in enumerate(zip(*draws, strict=True)))
+    false = sum(
+        paired_ratio(a, b, resamples=400, seed=i).low > 1.0 for i, (a, b) in enumerate(zip(*draws, strict=True))
+    )
     assert false / 800 <= 0.05

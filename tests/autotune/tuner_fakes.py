@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,9 +11,12 @@ from autotune.history import History
 from autotune.journal import Journal, StudyIdentity
 from autotune.judge import Judge
 from autotune.measurer import Measurer
+from autotune.request import Subject, TuneRequest
+from autotune.result import TuneResult
 from autotune.space import Objective, Space, SpaceFacts, build_space
 from autotune.testing import FakeRunner
 from autotune.trial import Procedure, TrialSpec
+from autotune.tuner import tune
 from autotune.workload import Workload, workload_from_texts
 from streaming_core.settings import Settings
 
@@ -115,4 +117,21 @@ def workbench(folder: Path, runner: FakeRunner, the_space: Space | None = None) 
     return Workbench(runner, journal, judge, measurer, the_space, History(the_space), events)
 
 
-Speed = Callable[[Settings], float]
+def subject(**changes: object) -> Subject:
+    return Subject(
+        model="owner/demo",
+        asked="demo",
+        fingerprint="abc",
+        hardware="linux-2c-24g",
+        facts=facts(**changes),
+        budget_of=lambda settings: settings.memory.budget or (1 << 30),
+    )
+
+
+def request(**changes: object) -> TuneRequest:
+    return TuneRequest(**{"base": Settings(), "workload": workload(), "trials": 24, **changes})  # type: ignore[arg-type]
+
+
+def tuned(folder: Path, runner: FakeRunner, events: list[TuneEvent] | None = None, **changes: object) -> TuneResult:
+    heard = [] if events is None else events
+    return tune(request(**changes), subject(), runner, folder, heard.append, clock=runner.clock)

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from tuner_fakes import hill, tuned, workload
+
+from autotune.errors import RequestInvalid, WorkerFailed
+from autotune.events import Notice, PhaseStarted, ResultReady, TuneEvent, event_to_json
+from autotune.probe import DiskRow, ceiling_of
+from autotune.result import Status
+from autotune.testing import FakeRunner, Weather, killed
+from autotune.trial import Measured, TrialSpec
+from streaming_core.profile import Entry
+from streaming_core.settings import Settings
+
+QUIET = Weather(noise=0.01)
+
+
+def test_a_better_setting_is_found_proven_and_carries_its_evidence(tmp_path: Path) -> None:
+    result = tuned(tmp_path, FakeRunner(hill, QUIET))
+    assert result.status is Status.PROVEN
+    assert hill(result.settings) > 1.3 * hill(Settings())
+    true_gain = hill(result.settings) / hill(Settings().with_values({"residency.slots": 21}))
+    assert result.interval is not None
+    assert 0.97 * true_gain < result.interval.low < result.interval.high < 1.03 * true_gain
+    assert result.tuned is not None and result.tuned.decode_tps > result.default.decode_tps
+    assert len(result.tuned.samples) == len(result.default.samples) == 8
+    assert result.search["trials"] == len(result.trials)
+    assert result.workload["hash"]
+
+
+def test_the_budget_of_the_day_is_not_written_into_the_settings(tmp_path: Path) -> None:
+    result = tuned(tmp_path, FakeRunner(hill, QUIET))
+    assert result.settings.memory.budget is None
+    named = tuned(tmp_path, FakeRunner(hill, QUIET), base=Settings().with_values({"memory.budget": "2GiB"}))
+    assert named.settings.memory.budget == 2 << 30
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_where_nothing_matters_the_default_is_kept(tmp_path: Path, seed: int) -> None:
+    runner = FakeRunner(lambda settings: 10.0, Weather(noise=0.05, outliers=0.04, drift=0.1), seed=seed)
+    result = tuned(tmp_path, runner, seed=seed)
+    assert result.status is Status.DEFAULT_KEPT
+    assert result.settings == Settings()
+    assert result.reason.startswith("the default is kept: ")
+
+
+def test_a_winner_that_delays_its_slowest_tokens_is_refused(tmp_path: Path) -> None:
+    class Jerky(FakeRunner):
+        def run(self, spec, on_stage=lambda stage: None):  # type: ignore[no-untyped-def]
+            outcome = FakeRunner.run(self, spec, on_stage)
+            factor = 4.0 if spec.settings["reading"]["threads"] > 4 else 1.0
+            return type(outcome)(
+                **{name: getattr(outcome, name) for name in outcome.__slots__ if name != "token_p99_s"},
+                token_p99_s=outcome.token_p99_s * factor,
+            )
+
+    result = tuned(tmp_path, Jerky(hill, QUIET))
+    assert result.status is Status.DEFAULT_KEPT
+    assert "slowest tokens" in result.reason
+
+
+def test_interrupted_in_the_search_gives_the_best_so_far_and_says_so(tmp_path: Path) -> None:
+    result = tuned(tmp_path, FakeRunner(hill, QUIET, interrupt_at=15))
+    assert result.status is Status.INTERRUPTED
+    assert hill(result.settings) > hill(Settings())
+    assert "not proven" in result.reason
+    assert result.interval is None
+
+
+def test_interrupted_before_anything_was_better_gives_the_default(tmp_path: Path) -> None:
+    result = tuned(tmp_path, FakeRunner(hill, QUIET, interrupt_at=2))
+    assert result.status is Status.INTERRUPTED
+    assert result.settings == Settings()
+
+
+def test_interrupted_before_the_default_was_measured_gives_nothing(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        tuned(tmp_path, FakeRunner(hill, QUIET, interrupt_at=0))
+
+
+def test_an_interrupted_run_is_carried_on(tmp_path: Path) -> None:
+    tuned(tmp_path, FakeRunner(hill, QUIET, interrupt_at=12))
+    events: list[TuneEvent] = []
+    again = FakeRunner(hill, QUIET, seed=9)
+    result = tuned(tmp_path, again, events)
+    assert result.status is Status.PROVEN
+    assert any(isinstance(event, Notice) and "12 trials of an earlier run" in event.text for event in events)
+    assert len(again.specs) < len(result.trials)
+
+
+def test_fresh_sets_the_earlier_trials_aside(tmp_path: Path) -> None:
+    tuned(tmp_path, FakeRunner(hill, QUIET, interrupt_at=5))
+    result = tuned(tmp_path, FakeRunner(hill, QUIET, interrupt_at=5), fresh=True)
+    assert len(result.trials) == 5
+    assert len(list((tmp_path / "studies").glob("*.old-1"))) == 1
+
+
+def test_time_is_kept_race_included(tmp_path: Path) -> None:
+    runner = FakeRunner(hill, QUIET, trial_s=10.0)
+    result = tuned(tmp_path, runner, trials=None, time_s=600.0)
+    assert runner.now <= 600.0
+    assert result.status is Status.PROVEN
+
+
+def test_one_trial_measures_the_default_and_keeps_it(tmp_path: Path) -> None:
+    runner = FakeRunner(hill, QUIET)
+    result = tuned(tmp_path, runner, trials=1)
+    assert len(runner.specs) == 1
+    assert result.status is Status.DEFAULT_KEPT
+
+
+@pytest.mark.parametrize("wrong", [{"trials": 0}, {"trials": None}, {"time_s": -1.0}, {"time_s": math.nan}])
+def test_a_request_without_sense_is_refused_before_anything_runs(tmp_path: Path, wrong: dict[str, object]) -> None:
+    runner = FakeRunner(hill)
+    with pytest.raises(RequestInvalid):
+        tuned(tmp_path, runner, **wrong)
+    assert not runner.specs
+
+
+def test_a_default_that_crashes_ends_the_run_with_its_reason(tmp_path: Path) -> None:
+    with pytest.raises(WorkerFailed, match="SIGKILL"):
+        tuned(tmp_path, FakeRunner(lambda settings: killed()))
+
+
+def test_fixed_settings_are_left_alone(tmp_path: Path) -> None:
+    base = Settings().with_values({"reading.threads": 2})
+    runner = FakeRunner(hill, QUIET)
+    tuned(tmp_path, runner, base=base, fixed=frozenset({"reading.threads"}))
+    assert {spec.settings["reading"]["threads"] for spec in runner.specs} == {2}
+
+
+def test_layers_that_were_waited_for_longest_become_resident_first(tmp_path: Path) -> None:
+    runner = FakeRunner(lambda settings: 30.0 if settings.residency.resident_layers not in ("none", "auto") else 10.0)
+    result = tuned(tmp_path, runner)
+    chosen = result.settings.residency.resident_layers
+    assert isinstance(chosen, str)
+    assert chosen.split("-")[0].split(",")[0] in ("3", "2")  # the fake waits for layers 3 and 2 of 0 to 3
+
+
+def test_evidence_fits_into_a_profile_and_events_into_json(tmp_path: Path) -> None:
+    events: list[TuneEvent] = []
+    result = tuned(tmp_path, FakeRunner(hill, QUIET), events)
+    Entry(fingerprint="abc", settings=result.settings, evidence=result.evidence())
+    for event in events:
+        json.dumps(event_to_json(event))
+    phases = [event.phase for event in events if isinstance(event, PhaseStarted)]
+    assert phases == ["probe", "default", "search", "race", "verdict"]
+    assert isinstance(events[-1], ResultReady)
+
+
+def test_ceiling_adds_the_time_of_the_missed_bytes_to_that_of_the_computation() -> None:
+    runner = FakeRunner(lambda settings: 10.0, Weather(noise=0.0))
+    measured = runner.run(
+        TrialSpec(model="m", settings=Settings().to_mapping(), workload=workload(), cache_dir=Path("unused"))
+    )
+    assert isinstance(measured, Measured)
+    compute_s = 0.1 - measured.counters.wait_s / measured.counters.tokens
+    rows = [DiskRow(4096, 1, "bypass", 1 << 20, 1.0, 10), DiskRow(4096, 4, "bypass", 2 << 20, 1.0, 10)]
+    ceiling = ceiling_of([measured], rows)
+    assert ceiling is not None
+    assert ceiling.tps == pytest.approx(1 / (compute_s + 1024 / (2 << 20)))
+    assert ceiling_of([measured], []) is None
