@@ -34,7 +34,8 @@ class Engine:
     def __init__(self, store: Store, reader: Reader) -> None:
         self.store = store
         self.reader = reader
-        self.layers: list[StreamedLayer] = []
+        # Counters only, not the layers: a cycle between the two would keep a closed model's banks until a collection.
+        self.counters: dict[int, LayerCounters] = {}
         self.unneeded_layer: int | None = None
         self._tokens = 0
         self._passes = 0
@@ -54,7 +55,7 @@ class Engine:
         self._passes += 1
 
     def stats(self) -> Stats:
-        rows = [(layer.number, layer.counters) for layer in self.layers]
+        rows = list(self.counters.items())
         return Stats(
             tokens=self._tokens,
             passes=self._passes,
@@ -70,8 +71,8 @@ class Engine:
 
     def reset_stats(self) -> None:
         self._tokens = self._passes = 0
-        for layer in self.layers:
-            layer.counters = LayerCounters()
+        for counters in self.counters.values():
+            counters.reset()
         mx.reset_peak_memory()
 
     def close(self) -> None:
@@ -80,7 +81,7 @@ class Engine:
 
 
 class StreamedLayer:
-    """One MoE layer whose experts come and go.  Appends itself to its engine's layers."""
+    """One MoE layer whose experts come and go.  Layers of an engine are made in the order in which a pass meets them."""
 
     def __init__(
         self,
@@ -92,7 +93,8 @@ class StreamedLayer:
     ) -> None:
         """`experts(x [..., D], slots [..., K]) -> [..., K, D]` computes over the bank's arrays."""
         self.number = number
-        self.counters = LayerCounters()
+        self._first_of_pass = not engine.counters
+        self.counters = engine.counters[number] = LayerCounters()
         self._engine = engine
         self._table = table
         self._bank = bank
@@ -102,8 +104,6 @@ class StreamedLayer:
         mx.eval(self._slot_of)
         self._slot_of_host = np.array(self._slot_of, copy=False)
         self._last: mx.array | None = None
-        self._first_of_pass = not engine.layers
-        engine.layers.append(self)
 
     def __call__(self, x: mx.array, indices: mx.array) -> mx.array:
         """x [..., D], indices [..., K] (any integer type, unsorted, may repeat) -> [..., K, D]."""

@@ -19,7 +19,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from streaming_core.assemble import assemble, open_store
 from streaming_core.engine import Engine
-from streaming_core.errors import ModelNotSupported
+from streaming_core.errors import ModelNotSupported, ProfileInvalid
 from streaming_core.hardware import Machine, default_budget_bytes, detect
 from streaming_core.models.outline import ModelOutline, OpenModel, open_model
 from streaming_core.models.resolve import default_cache_dir, resolve_model
@@ -189,7 +189,7 @@ def load(
     cache_dir = cache_dir or default_cache_dir()
     machine = machine or detect()
     opened = _open(model, cache_dir, machine, on_progress)
-    settings = _settings_for(profile_or_settings, model)
+    settings = _settings_for(profile_or_settings, model, opened.outline)
     memory_plan = plan(opened.outline, settings, machine)
     effective = _effective(settings, memory_plan)
     store = open_store(opened, settings, cache_dir, machine, on_progress)
@@ -205,19 +205,29 @@ def load(
 
 
 def _open(model: str | Path, cache_dir: Path, machine: Machine, on_progress: OnProgress) -> OpenModel:
-    source = resolve_model(str(model), cache_dir=cache_dir, on_progress=on_progress)
+    source = resolve_model(model, cache_dir=cache_dir, on_progress=on_progress)
     opened = open_model(source.folder, source.name, machine.hardware())
     if not opened.switches:
         raise ModelNotSupported(f"{source.name}: no routed experts found")
     return opened
 
 
-def _settings_for(profile_or_settings: Profile | Settings | None, model: str | Path) -> Settings:
+def _settings_for(
+    profile_or_settings: Profile | Settings | None, model: str | Path, outline: ModelOutline
+) -> Settings:
     if profile_or_settings is None:
         return Settings()
     if isinstance(profile_or_settings, Settings):
         return profile_or_settings
-    return profile_or_settings.for_model(str(model))
+    profile = profile_or_settings
+    settings = profile.for_model(model)
+    name = profile.entry_name(str(model))
+    if name is not None and profile.entry(name).fingerprint != outline.fingerprint:
+        raise ProfileInvalid(
+            f"{profile.path}: its entry {name!r} was measured on another checkpoint than {outline.folder}; "
+            f"run `mlx-autotune run --model {model}` again"
+        )
+    return settings
 
 
 def _effective(settings: Settings, memory_plan: MemoryPlan) -> Settings:

@@ -18,6 +18,10 @@ class LayerCounters:
     wait_s: float = 0.0
     syncs: int = 0
 
+    def reset(self) -> None:
+        self.calls = self.hits = self.misses = self.demand_bytes = self.syncs = 0
+        self.wait_s = 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class LayerStats:

@@ -13,7 +13,9 @@ CALLS = st.lists(st.lists(st.integers(0, 11), min_size=1, max_size=4, unique=Tru
 
 
 @given(calls=CALLS, slots=st.integers(4, 12), name=st.sampled_from(["lru", "lfu"]))
-def test_every_asked_expert_gets_one_slot_and_no_slot_two_experts(calls: list[list[int]], slots: int, name: str) -> None:
+def test_every_asked_expert_gets_one_slot_and_no_slot_two_experts(
+    calls: list[list[int]], slots: int, name: str
+) -> None:
     table = SlotTable(12, slots, make_policy(name, 4))
     contents: dict[int, int] = {}  # slot -> expert, as reads would leave it
     for experts in calls:

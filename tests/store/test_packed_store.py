@@ -24,7 +24,12 @@ from streaming_core.store import PackedStore, layer_file, pack, verify
 
 # Odd sizes on purpose: one part of 3 bytes, one of a page and a bit, one bfloat16, one a single number.
 GEOMETRY = RecordGeometry.of(
-    [("a.weight", "uint32", (7, 150)), ("a.bias", "bfloat16", (5,)), ("b.weight", "uint8", (3,)), ("b.scale", "float32", ())]
+    [
+        ("a.weight", "uint32", (7, 150)),
+        ("a.bias", "bfloat16", (5,)),
+        ("b.weight", "uint8", (3,)),
+        ("b.scale", "float32", ()),
+    ]
 )
 EXPERTS = 5
 FINGERPRINT = "0123456789abcdef"
