@@ -81,7 +81,7 @@ class Engine:
 
 
 class StreamedLayer:
-    """One MoE layer whose experts come and go.  Layers of an engine are made in the order in which a pass meets them."""
+    """One MoE layer whose experts come and go.  Layers are made in the order in which a pass meets them."""
 
     def __init__(
         self,

@@ -212,9 +212,7 @@ def _open(model: str | Path, cache_dir: Path, machine: Machine, on_progress: OnP
     return opened
 
 
-def _settings_for(
-    profile_or_settings: Profile | Settings | None, model: str | Path, outline: ModelOutline
-) -> Settings:
+def _settings_for(profile_or_settings: Profile | Settings | None, model: str | Path, outline: ModelOutline) -> Settings:
     if profile_or_settings is None:
         return Settings()
     if isinstance(profile_or_settings, Settings):

@@ -16,7 +16,7 @@ from streaming_core.units import GIB, MIB, parse_size
 
 DEMAND = MemoryDemand(
     trunk_bytes=90 * MIB,
-    slot_bytes={n: 2 * MIB for n in range(4)},
+    slot_bytes=dict.fromkeys(range(4), 2 * MIB),
     experts=128,
     top_k=8,
     kv_fixed_bytes=6 * MIB,
@@ -96,7 +96,7 @@ def test_a_context_too_long_is_refused_with_the_longest_that_fits() -> None:
 
 @pytest.mark.parametrize("slots", [7, 129])
 def test_slots_below_top_k_or_above_the_experts_are_refused(slots: int) -> None:
-    with pytest.raises(SettingsError, match="from 8 .* to 128"):
+    with pytest.raises(SettingsError, match=r"from 8 .* to 128"):
         plan_memory(DEMAND, settings(residency__slots=slots), 0)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +38,11 @@ def run(model: nn.Module, length: int, chunk: int, batch: int) -> mx.array:
 def expected(checkpoints: Callable[..., Path]) -> Callable[..., mx.array]:
     """Logits of plain mlx-lm."""
 
-    @lru_cache(maxsize=None)
+    @cache
     def model(changes: tuple[tuple[str, Any], ...]) -> nn.Module:
         return mlx_lm.load(str(checkpoints(**dict(changes))))[0]
 
-    @lru_cache(maxsize=None)
+    @cache
     def logits(length: int, chunk: int, batch: int, changes: tuple[tuple[str, Any], ...] = ()) -> mx.array:
         return run(model(changes), length, chunk, batch)
 

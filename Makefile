@@ -1,0 +1,37 @@
+# `make demo` and `make test` need nothing but Python 3.10 to 3.13 and a network for pip.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DEMO_BUDGET ?= 256MiB
+DEMO_TIME ?= 3m
+
+.PHONY: demo test lint bench clean
+
+demo: $(VENV)/.installed
+	$(BIN)/mlx-autotune run --model demo --budget $(DEMO_BUDGET) --time $(DEMO_TIME)
+	$(BIN)/mlx-autotune show --model demo
+
+test: $(VENV)/.developer
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.developer
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.installed
+	$(BIN)/mlx-autotune bench --model demo --budget $(DEMO_BUDGET)
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+$(VENV)/.developer: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info
