@@ -25,6 +25,9 @@ from streaming_core.switch import StreamedSwitch
 __all__ = ["assemble", "open_store", "store_folder"]
 
 _LOAD_BATCH = 64  # records of a resident layer asked for at once
+# From 17 rows on, CUDA's gather_qmm gives each row the same bits however many rows there are; with 1 or 3 it does not
+# (docs/log.md).  64 is also where mlx-lm begins to sort.
+_GPU_ROWS = 64
 
 
 def store_folder(cache_dir: Path, name: str, fingerprint: str) -> Path:
@@ -66,9 +69,11 @@ def assemble(
     opened: OpenModel, plan: MemoryPlan, settings: Settings, store: Store, machine: Machine, on_progress: OnProgress
 ) -> Engine:
     """Fills resident layers, makes banks for the others, puts the switches in.  The engine owns `store` then."""
-    engine = Engine(store, ThreadReader(settings.reading.threads))
+    backend = machine.hardware().backend
+    fewest_rows = 1 if backend == "cpu" else _GPU_ROWS
+    engine = Engine(store, ThreadReader(settings.reading.threads), fewest_rows)
     try:
-        staged = machine.hardware().backend == "cuda"
+        staged = backend == "cuda"
         stages: dict[RecordGeometry, SlotBank] = {}
         for done, switch in enumerate(opened.switches):
             slots = plan.slots if switch.layer in plan.streamed else switch.experts

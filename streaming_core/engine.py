@@ -31,9 +31,12 @@ _KEEP_BYTES = 1 << 20
 class Engine:
     """Store, reader and the pass in progress.  Used by the one thread that runs the model."""
 
-    def __init__(self, store: Store, reader: Reader) -> None:
+    def __init__(self, store: Store, reader: Reader, fewest_rows: int = 1) -> None:
+        """A wave computes at least `fewest_rows` rows if its call has as many, some of them twice: GPU backends take
+        another kernel, which rounds differently, for a handful of rows."""
         self.store = store
         self.reader = reader
+        self.fewest_rows = fewest_rows
         # Counters only, not the layers: a cycle between the two would keep a closed model's banks until a collection.
         self.counters: dict[int, LayerCounters] = {}
         self.unneeded_layer: int | None = None
@@ -174,9 +177,11 @@ class StreamedLayer:
 
     def _run_wave(self, rows: mx.array, wave: Wave, top_k: int) -> mx.array:
         """[T, D] -> [rows of the wave, D].  Slots come from the host, the table in the graph may change meanwhile."""
-        slots = self._slot_of_host[wave.expert_of_row].reshape(-1, 1)
-        tokens = mx.array((wave.rows // top_k).astype(np.uint32))
-        return self._experts(rows[tokens], mx.array(slots)).squeeze(-2)
+        count = len(wave.rows)
+        fewest = max(count, min(self._engine.fewest_rows, rows.shape[0] * top_k))
+        slots = np.resize(self._slot_of_host[wave.expert_of_row], (fewest, 1))
+        tokens = mx.array(np.resize(wave.rows // top_k, fewest).astype(np.uint32))
+        return self._experts(rows[tokens], mx.array(slots)).squeeze(-2)[:count]
 
     # ---- reads ---------------------------------------------------------------------------------------------------
 
