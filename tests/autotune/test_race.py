@@ -79,11 +79,11 @@ def test_a_race_without_time_proves_nothing(tmp_path: Path) -> None:
 def test_identical_settings_are_hardly_ever_accepted(tmp_path: Path, sigma: float) -> None:
     accepted = 0
     bench = workbench(tmp_path, FakeRunner(lambda settings: 10.0))
-    for seed in range(100):
+    for seed in range(40):
         runner = FakeRunner(lambda settings: 10.0, Weather(noise=sigma, outliers=0.04, drift=0.1), seed=seed)
         bench.measurer._runner = bench.runner = runner
         accepted += race(bench, finalists(bench, 2, 8, 16), sigma=sigma / 3**0.5).proven
-    assert accepted <= 5
+    assert accepted <= 2
 
 
 def test_pairs_are_written_down_as_such(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def best(bench: Workbench) -> Settings:
 
 def test_search_finds_an_optimum_inside_the_space(tmp_path: Path) -> None:
     bench = workbench(tmp_path, FakeRunner(hill, QUIET))
-    search(bench, SearchPlan(trials=40))
+    search(bench, SearchPlan(trials=32))
     assert hill(best(bench)) > 0.9 * 20.0 > 1.3 * hill(Settings())
 
 
@@ -57,24 +57,24 @@ def test_a_region_that_fails_costs_trials_and_nothing_else(
         return failure if settings.reading.threads > 8 else hill(settings)
 
     bench = workbench(tmp_path, FakeRunner(speed, QUIET))
-    search(bench, SearchPlan(trials=30, seed=1))
+    search(bench, SearchPlan(trials=20, seed=1))
     failed = [config for config in bench.history if config.outcomes and not config.measured]
     assert failed
     assert best(bench).reading.threads == 8
-    assert len(failed) < 12
+    assert len(failed) < 9
 
 
 def test_settings_that_change_the_tokens_never_win(tmp_path: Path) -> None:
     runner = FakeRunner(hill, QUIET, tokens_hash=lambda settings: str(settings.reading.threads > 4))
     bench = workbench(tmp_path, runner)
-    search(bench, SearchPlan(trials=25))
+    search(bench, SearchPlan(trials=16))
     assert best(bench).reading.threads <= 4
 
 
 def test_settings_that_delay_the_first_token_too_much_never_win(tmp_path: Path) -> None:
     runner = FakeRunner(hill, QUIET, first_token_s=lambda settings: 0.1 * settings.reading.threads)
     bench = workbench(tmp_path, runner)
-    search(bench, SearchPlan(trials=25))
+    search(bench, SearchPlan(trials=16))
     assert best(bench).reading.threads <= 5
 
 
@@ -117,7 +117,7 @@ def test_priors_are_measured_right_after_the_default(tmp_path: Path) -> None:
 
 def test_improvements_are_announced_in_rising_order(tmp_path: Path) -> None:
     bench = workbench(tmp_path, FakeRunner(hill, QUIET))
-    search(bench, SearchPlan(trials=25))
+    search(bench, SearchPlan(trials=16))
     ratios = [event.ratio for event in bench.events if isinstance(event, BestChanged)]
     assert ratios == sorted(ratios)
     assert len(ratios) >= 2
@@ -126,7 +126,7 @@ def test_improvements_are_announced_in_rising_order(tmp_path: Path) -> None:
 def test_interrupted_search_keeps_what_it_found_and_is_carried_on(tmp_path: Path) -> None:
     bench = workbench(tmp_path, FakeRunner(hill, QUIET, interrupt_at=12))
     with pytest.raises(KeyboardInterrupt):
-        search(bench, SearchPlan(trials=30))
+        search(bench, SearchPlan(trials=20))
     assert sum(len(config.outcomes) for config in bench.history) == 12
     bench.journal.close()
 
@@ -137,9 +137,9 @@ def test_interrupted_search_keeps_what_it_found_and_is_carried_on(tmp_path: Path
         again.history.add(config, record.outcome)
         if record.purpose is Purpose.DEFAULT:
             again.measurer.learn_default(record.outcome, record.duration_s)  # type: ignore[arg-type]
-    search(again, SearchPlan(trials=30))
-    assert len(again.journal.records) == 30
-    assert len(again.runner.specs) == 18
+    search(again, SearchPlan(trials=20))
+    assert len(again.journal.records) == 20
+    assert len(again.runner.specs) == 8
     assert hill(best(again)) > 0.85 * 20.0
 
 

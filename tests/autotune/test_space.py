@@ -20,9 +20,8 @@ def test_default_is_on_the_grid_and_survives_the_way_there_and_back() -> None:
     params = the_space.to_params(Settings())
     assert the_space.canonical(params) == params
     found = the_space.settings(params)
-    assert found.residency.resident_layers == "none"
-    assert found.residency.slots == BUDGET_RECORDS // len(LAYERS)
-    assert found.reading == Settings().reading
+    assert found == Settings()
+    assert the_space.largest_slots(found) == BUDGET_RECORDS // len(LAYERS)
     assert the_space.key(params) == the_space.key(the_space.to_params(found))
 
 
@@ -57,7 +56,7 @@ def test_half_life_stays_in_play_when_the_policy_is_fixed_to_lfu() -> None:
 
 
 def test_nothing_about_slots_is_in_play_when_every_layer_is_resident() -> None:
-    the_space = space(fits=lambda settings: True)
+    the_space = space(base=Settings().with_values({RESIDENT: 0}), fits=lambda settings: True)
     everything = the_space.canonical({RESIDENT: 99})
     assert the_space.settings(everything).residency.resident_layers == "all"
     assert not {SLOTS, "residency.policy", "residency.half_life", "reading.threads"} & everything.keys()
@@ -83,6 +82,16 @@ def test_hash_is_stable_and_changes_with_the_options_but_not_with_the_ranking() 
     assert space().content_hash == space(ranking=LAYERS).content_hash
     assert space().content_hash != space(experts=32).content_hash
     assert space().content_hash != space(base=Settings().with_values({"reading.threads": 3})).content_hash
+
+
+def test_as_many_slots_as_fit_stays_auto_beside_resident_layers_too() -> None:
+    the_space = space()
+    found = the_space.settings(the_space.canonical({RESIDENT: 1}))
+    assert found.residency.slots == "auto"
+    assert found.residency.resident_layers not in ("auto", "none")
+    fewer = the_space.settings(the_space.canonical({SLOTS: 2}))
+    assert fewer.residency.resident_layers == "none"
+    assert isinstance(fewer.residency.slots, int)
 
 
 @pytest.mark.parametrize(

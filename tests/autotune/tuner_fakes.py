@@ -129,7 +129,7 @@ def subject(**changes: object) -> Subject:
 
 
 def request(**changes: object) -> TuneRequest:
-    return TuneRequest(**{"base": Settings(), "workload": workload(), "trials": 24, **changes})  # type: ignore[arg-type]
+    return TuneRequest(**{"base": Settings(), "workload": workload(), "trials": 18, **changes})  # type: ignore[arg-type]
 
 
 def tuned(folder: Path, runner: FakeRunner, events: list[TuneEvent] | None = None, **changes: object) -> TuneResult:

@@ -60,9 +60,7 @@ def test_a_linux_machine_is_called_by_chip_cores_memory_and_gpu(hardware: Hardwa
 
 @given(st.text(), st.sampled_from(["linux", "darwin"]), st.text(), st.integers(1, 1 << 45))
 def test_every_name_is_safe_as_a_file_name(chip: str, system: str, gpu: str, memory_bytes: int) -> None:
-    hardware = dataclasses.replace(
-        LINUX, system=system, chip=chip, backend="cuda", gpu=gpu, memory_bytes=memory_bytes
-    )
+    hardware = dataclasses.replace(LINUX, system=system, chip=chip, backend="cuda", gpu=gpu, memory_bytes=memory_bytes)
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", hardware.profile_name())
 
 

@@ -11,7 +11,9 @@ import pytest
 from streaming_core.geometry import PAGE, RecordGeometry
 from streaming_core.residency.bank import Bank, SlotBank, StagedBank
 
-GEOMETRY = RecordGeometry.of([("w", "uint32", (3, 5)), ("s", "bfloat16", (7,)), ("g", "float32", ()), ("b", "uint8", (2,))])
+GEOMETRY = RecordGeometry.of(
+    [("w", "uint32", (3, 5)), ("s", "bfloat16", (7,)), ("g", "float32", ()), ("b", "uint8", (2,))]
+)
 SLOTS = 6
 BANKS: dict[str, Callable[[], Bank]] = {
     "unified": lambda: SlotBank(GEOMETRY, SLOTS),

@@ -1,0 +1,5 @@
+"""`python -m autotune` is `mlx-autotune`."""
+
+from autotune.cli import entry
+
+entry()

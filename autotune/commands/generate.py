@@ -1,0 +1,86 @@
+"""`mlx-autotune generate`: an answer, as it comes."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from autotune.context import Context, chosen_settings, model_name
+from autotune.errors import RequestInvalid
+from autotune.runner import process_environment
+from autotune.wording import seconds_text, tps_text
+from streaming_core.hardware import detect
+from streaming_core.settings import Settings
+from streaming_core.units import format_size
+
+if TYPE_CHECKING:
+    from mlx_lm.generate import GenerationResponse
+
+    from streaming_core.trace import Stats
+
+__all__ = ["run"]
+
+
+def run(args: argparse.Namespace, context: Context) -> int:
+    if args.max_tokens < 1:
+        raise RequestInvalid(f"--max-tokens must be at least 1, got {args.max_tokens}")
+    model = model_name(args)
+    choice = chosen_settings(args, detect())
+    _restarted_for(choice.settings, context)
+    prompt = context.read_input() if args.prompt == "-" else args.prompt
+    if not prompt.strip():
+        raise RequestInvalid("--prompt is empty; write what the model shall answer")
+    import streaming_core
+
+    screen = context.screen
+    screen.notice(f"settings: {choice.reason}")
+    loaded = streaming_core.load(model, choice.settings, cache_dir=args.cache_dir, on_progress=screen.progress)
+    with loaded as streamed:
+        last = None
+        streamed.reset_stats()
+        for last in streamed.stream(_prompt(streamed.tokenizer, prompt, args.raw), args.max_tokens):
+            screen.text(last.text)
+        stats = streamed.stats()
+    if last is None:
+        raise RequestInvalid("the model said nothing; give a longer prompt")
+    screen.text("\n")
+    screen.notice(_summary(last, stats))
+    screen.result(_data(last, stats), "", lambda console: None)
+    return 0
+
+
+def _summary(last: GenerationResponse, stats: Stats) -> str:
+    return (
+        f"{last.prompt_tokens} prompt tokens at {tps_text(last.prompt_tps)} tok/s, "
+        f"{last.generation_tokens} tokens at {tps_text(last.generation_tps)} tok/s; "
+        f"{stats.hit_rate:.1%} of experts were in memory, {format_size(stats.demand_bytes)} read, "
+        f"{seconds_text(stats.wait_s)} waited"
+    )
+
+
+def _data(last: GenerationResponse, stats: Stats) -> dict[str, Any]:
+    return {
+        "prompt_tokens": last.prompt_tokens,
+        "prompt_tps": last.prompt_tps,
+        "generation_tokens": last.generation_tokens,
+        "generation_tps": last.generation_tps,
+        "finish_reason": last.finish_reason,
+        "hits": stats.hits,
+        "misses": stats.misses,
+        "demand_bytes": stats.demand_bytes,
+        "wait_s": stats.wait_s,
+        "peak_bytes": stats.peak_bytes,
+    }
+
+
+def _restarted_for(settings: Settings, context: Context) -> None:
+    """MLX reads some of its environment once: settings of `process` need a process that starts with them."""
+    wanted = process_environment(context.environment, settings.to_mapping()["process"])
+    if wanted != dict(context.environment):
+        context.restart(wanted)
+
+
+def _prompt(tokenizer: Any, prompt: str, raw: bool) -> Any:
+    if raw or tokenizer.chat_template is None:
+        return prompt
+    return tokenizer.apply_chat_template([{"role": "user", "content": prompt}], add_generation_prompt=True)

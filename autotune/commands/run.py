@@ -1,0 +1,144 @@
+"""`mlx-autotune run`: search, race, verdict, profile."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import optuna
+
+from autotune.context import Context, chosen_settings, model_name, set_values
+from autotune.estimate import estimate
+from autotune.options import duration_s
+from autotune.prepare import Place, outline_of, pack_store, store_files
+from autotune.probe import DiskRow, probe_disk
+from autotune.request import Subject, TuneRequest
+from autotune.result import Status, TuneResult, rounded
+from autotune.runner import WorkerRunner
+from autotune.space import Objective
+from autotune.subject import probe_plan, subject_of
+from autotune.tables import dry_run_table, result_table
+from autotune.tuner import tune
+from autotune.versions import program_version, versions
+from autotune.workloads import pages_of, repeats_of, workload_of
+from streaming_core.errors import ProfileInvalid
+from streaming_core.hardware import Machine, detect
+from streaming_core.models.outline import ModelOutline
+from streaming_core.profile import Entry, Profile, Program
+from streaming_core.progress import Progress
+from streaming_core.settings import Settings
+
+__all__ = ["run"]
+
+_TRIALS = 40
+_EXIT = {Status.PROVEN: 0, Status.DEFAULT_KEPT: 0, Status.INTERRUPTED: 130}
+
+
+def run(args: argparse.Namespace, context: Context) -> int:
+    model = model_name(args)
+    request = request_of(args, priors=())
+    machine = detect()
+    place = Place(machine, args.cache_dir)
+    screen = context.screen
+    path = args.output or Path("profiles") / f"{machine.hardware().profile_name()}.yaml"
+    profile = _profile_at(path, machine)
+    request = replace(request, priors=_priors(args, machine))
+    outline = outline_of(model, place, screen.progress)
+    subject = subject_of(model, outline, place)
+    if args.dry_run:
+        found = estimate(request, subject, outline, place)
+        screen.result(found.to_json(), found.summary, lambda console: dry_run_table(console, found))
+        return 0
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # what it has to say about studies is said by the screen
+    result = _tuned(request, subject, outline, place, context)
+    entry = Entry(
+        fingerprint=outline.fingerprint,
+        settings=result.settings,
+        status="interrupted" if result.status is Status.INTERRUPTED else "measured",
+        evidence={**result.evidence(), "conditions": _conditions(machine), "versions": versions()},
+        command=context.command_line,
+        written=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    )
+    disk = {"disk": rounded([row.to_json() for row in result.disk])} if result.disk else profile.probe
+    replace(profile, probe=disk).with_entry(outline.name, entry).write(path)
+    summary = f"{result.status.value}: {result.reason}; written to {path}"
+    screen.result(
+        {"profile": str(path), **result.to_json()}, summary, lambda console: result_table(console, result, path)
+    )
+    return _EXIT[result.status]
+
+
+def request_of(args: argparse.Namespace, priors: tuple[Settings, ...]) -> TuneRequest:
+    """Raises RequestInvalid, SettingsError."""
+    values = set_values(args)
+    time_s = None if args.time is None else duration_s(args.time)
+    trials = _TRIALS if args.trials is None and time_s is None else args.trials
+    return TuneRequest(
+        base=Settings().with_values(values, "--set"),
+        workload=workload_of(args),
+        fixed=frozenset(values),
+        objective=Objective(args.objective),
+        trials=trials,
+        time_s=time_s,
+        seed=args.seed,
+        repeats=repeats_of(args),
+        pages=pages_of(args),
+        fresh=args.fresh,
+        priors=priors,
+        version=program_version(),
+    )
+
+
+def _tuned(request: TuneRequest, subject: Subject, outline: ModelOutline, place: Place, context: Context) -> TuneResult:
+    screen = context.screen
+
+    def probe() -> Sequence[DiskRow]:
+        settings = request.base
+        pack_store(outline, place, settings, screen.progress)
+        files = store_files(outline, place, settings.store.layout)
+        return probe_disk(
+            files,
+            place.machine,
+            probe_plan(outline),
+            lambda done, of: screen.progress(Progress("probing the disk", done, of, "points")),
+        )
+
+    try:
+        with WorkerRunner(context.environment) as runner:
+            return tune(request, subject, runner, place.cache_dir, screen.event, probe=probe)
+    finally:
+        screen.close()
+
+
+def _profile_at(path: Path, machine: Machine) -> Profile:
+    """What the result will be added to.  Read before hours are spent.  Raises ProfileInvalid."""
+    hardware = machine.hardware()
+    program = Program(version=program_version())
+    if not path.exists():
+        return Profile(hardware=hardware, program=program)
+    profile = Profile.read(path)
+    if difference := profile.hardware.difference(hardware):
+        raise ProfileInvalid(f"{path} is of another machine ({difference}); name another file with --output")
+    return replace(profile, hardware=hardware, program=program)
+
+
+def _priors(args: argparse.Namespace, machine: Machine) -> tuple[Settings, ...]:
+    """Settings that served this model before, worth a trial each."""
+    if args.profile == "none":
+        return ()
+    settings = chosen_settings(args, machine).settings
+    return () if settings == Settings().with_values(set_values(args)) else (settings,)
+
+
+def _conditions(machine: Machine) -> dict[str, Any]:
+    found = machine.conditions()
+    return {
+        "power": found.power,
+        "low_power": found.low_power,
+        "thermal": found.thermal,
+        "load_1m": round(found.load_1m, 2),
+    }

@@ -1,0 +1,86 @@
+"""What every command gets beside its arguments, and how its arguments become settings."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autotune.errors import RequestInvalid
+from autotune.screen import Screen
+from streaming_core.errors import SettingsError
+from streaming_core.hardware import Machine
+from streaming_core.profile import Profile, load_profile
+from streaming_core.settings import Settings
+
+__all__ = ["Choice", "Context", "chosen_settings", "model_name", "set_values"]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The edge of the program, as commands see it."""
+
+    screen: Screen
+    environment: Mapping[str, str]  # for workers
+    restart: Callable[[Mapping[str, str]], None]  # starts this command again with another environment
+    read_input: Callable[[], str]  # standard input
+    command_line: str  # as it was typed
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Settings, where they come from, and which of them the user named."""
+
+    settings: Settings
+    reason: str
+    fixed: frozenset[str]
+    profile: Profile | None
+
+
+def model_name(args: argparse.Namespace) -> str:
+    """Raises RequestInvalid when the command needs a model and none was given."""
+    if not args.model:
+        raise RequestInvalid("--model is missing; give a folder, a hub id or an alias such as demo")
+    return str(args.model)
+
+
+def set_values(args: argparse.Namespace) -> dict[str, Any]:
+    """`--set` and `--budget`.  Raises SettingsError."""
+    values: dict[str, Any] = {}
+    for text in args.set:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise SettingsError(f"--set {text}: expected KEY=VALUE, for example residency.slots=32")
+        values[key.strip()] = _value(value.strip())
+    if args.budget is not None:
+        values["memory.budget"] = args.budget
+    Settings().with_values(values, "--set")  # so that a wrong name or value is reported before anything is loaded
+    return values
+
+
+def _value(text: str) -> int | str | None:
+    if text.isdigit():
+        return int(text)
+    return None if text in ("null", "None") else text
+
+
+def chosen_settings(args: argparse.Namespace, machine: Machine) -> Choice:
+    """The profile's settings with the user's on top.  Raises ProfileInvalid, SettingsError."""
+    values = set_values(args)
+    profile = profile_for(args, machine)
+    settings = Settings() if profile is None else profile.for_model(model_name(args))
+    reason = "built-in default: no profile was wanted" if profile is None else profile.reason
+    return Choice(settings.with_values(values, "--set"), reason, frozenset(values), profile)
+
+
+def profile_for(args: argparse.Namespace, machine: Machine) -> Profile | None:
+    if args.profile == "none":
+        return None
+    if args.profile is None:
+        return load_profile(args.model, machine=machine)
+    path = Path(args.profile)
+    if path.suffix not in (".yaml", ".yml"):
+        raise RequestInvalid(f'--profile {path}: a .yaml file or "none" is expected')
+    return load_profile(path, machine=machine)

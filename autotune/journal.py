@@ -1,0 +1,178 @@
+"""Every trial of a study, one JSON line each, written before anything is concluded from it.
+
+`<cache_dir>/studies/<id>/trials.jsonl` starts with a line about the study; each further line is a `Record`.  A kill at
+any time loses at most the trial in flight: a line without its end is cut off when the file is opened again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import Enum
+from hashlib import sha256
+from pathlib import Path
+from typing import IO, Any
+
+from autotune.errors import StudyInvalid
+from autotune.knobs import Params
+from autotune.trial import Outcome, outcome_from_json, outcome_to_json
+
+__all__ = ["Journal", "Purpose", "Record", "StudyIdentity", "set_aside"]
+
+_FORMAT = 1
+_FILE = "trials.jsonl"
+_ADVICE = "pass --fresh to start over (the old files are kept beside the new ones)"
+
+
+class Purpose(Enum):
+    """Why a trial was run."""
+
+    DEFAULT = "default"  # the default again: noise, drift
+    SEARCH = "search"
+    RACE = "race"  # finalists and default in shuffled rounds
+    PAIR = "pair"  # winner and default, alternating
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyIdentity:
+    """Trials can be compared, and a study carried on, while all of this is equal."""
+
+    model: str
+    fingerprint: str
+    hardware: str
+    workload: str  # content hash
+    version: str  # of this program
+    objective: str
+    procedure: Mapping[str, Any]
+    base: Mapping[str, Any]  # settings the search starts from
+    fixed: tuple[str, ...]  # keys that are not searched
+
+    @property
+    def name(self) -> str:
+        """The study's folder."""
+        slug = re.sub(r"[^a-z0-9]+", "-", self.model.lower().rsplit("/", 1)[-1]).strip("-")[:40] or "model"
+        return f"{slug}-{sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:10]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One trial as it was run."""
+
+    purpose: Purpose
+    params: Params
+    settings: Mapping[str, Any]
+    outcome: Outcome
+    started_at: str  # ISO 8601, UTC
+    duration_s: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "purpose": self.purpose.value,
+            "params": dict(self.params),
+            "settings": dict(self.settings),
+            "outcome": outcome_to_json(self.outcome),
+            "started_at": self.started_at,
+            "duration_s": round(self.duration_s, 3),
+        }
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Record:
+        return cls(**{**raw, "purpose": Purpose(raw["purpose"]), "outcome": outcome_from_json(raw["outcome"])})
+
+
+class Journal:
+    """The open journal of one study.  Holds a lock: two processes tuning the same thing disturb each other anyway."""
+
+    def __init__(self, folder: Path) -> None:
+        """Creates the folder when there is none.  Raises StudyInvalid when another process has it open."""
+        self.folder = folder
+        self.records: list[Record] = []
+        self.header: dict[str, Any] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = _locked(folder)
+        try:
+            self._read()
+        except BaseException:
+            self._lock.close()
+            raise
+        self._file: IO[bytes] = open(self.path, "ab")  # noqa: SIM115  closed by close()
+
+    @property
+    def path(self) -> Path:
+        return self.folder / _FILE
+
+    def start(self, identity: StudyIdentity, **facts: Any) -> None:
+        """Writes the first line of a new journal.  `facts` are what must stay the same when it is carried on."""
+        assert not self.header, "started twice"
+        self.header = {"format": _FORMAT, "identity": asdict(identity), **facts}
+        self._write(self.header)
+
+    def append(self, record: Record) -> None:
+        """On disk when this returns."""
+        self._write(record.to_json())
+        self.records.append(record)
+
+    def close(self) -> None:
+        self._file.close()
+        self._lock.close()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _write(self, value: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(value, sort_keys=True).encode() + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def _read(self) -> None:
+        if not self.path.exists():
+            return
+        content = self.path.read_bytes()
+        whole, end, torn = content.rpartition(b"\n")
+        if torn:
+            os.truncate(self.path, len(content) - len(torn))
+        for number, line in enumerate(whole.split(b"\n") if end else [], start=1):
+            try:
+                raw = json.loads(line)
+                if number == 1:
+                    self.header = _header(raw)
+                else:
+                    self.records.append(Record.from_json(raw))
+            except (ValueError, TypeError, KeyError, AttributeError, StudyInvalid) as err:
+                raise StudyInvalid(f"{self.path}:{number}: not a trial of this program ({err}); {_ADVICE}") from err
+
+
+def _header(raw: Any) -> dict[str, Any]:
+    if not isinstance(raw, dict) or raw.get("format") != _FORMAT:
+        raise StudyInvalid(f"format {_FORMAT} is expected in the first line")
+    return raw
+
+
+def _locked(folder: Path) -> IO[bytes]:
+    lock = open(folder / "lock", "ab")  # noqa: SIM115  held until close()
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as err:
+        lock.close()
+        raise StudyInvalid(f"{folder}: another mlx-autotune is working on this study; wait for it or end it") from err
+    return lock
+
+
+def set_aside(folder: Path) -> Path | None:
+    """Renames the folder of an earlier study out of the way.  None when there is none."""
+    if not folder.exists():
+        return None
+    number = 1
+    while (aside := folder.with_name(f"{folder.name}.old-{number}")).exists():
+        number += 1
+    with contextlib.suppress(FileNotFoundError):
+        folder.rename(aside)
+    return aside

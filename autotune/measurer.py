@@ -1,0 +1,106 @@
+"""Runs one trial, writes it down, and says so."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timezone
+
+from autotune.events import OnEvent, TrialFinished, TrialProgressed, TrialStarted
+from autotune.history import Config
+from autotune.journal import Journal, Purpose, Record
+from autotune.judge import Judge
+from autotune.runner import Runner
+from autotune.trial import Crashed, Infeasible, Measured, Outcome, TimedOut, TrialSpec, outcome_to_json
+from streaming_core.settings import Settings
+
+__all__ = ["Measurer"]
+
+_SLOWER = 4.0  # a repeat that takes so many times the default's is cut short: it has lost
+_SILENT = 20.0  # so many times the default's whole trial without a word is a hang
+_LEAST_SILENCE_S = 60.0
+
+
+class Measurer:
+    """The one way from a configuration to an outcome.  Everything it measures is in the journal when it returns."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        journal: Journal,
+        judge: Judge,
+        template: TrialSpec,
+        on_event: OnEvent,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`template` is the trial of the default; other trials differ from it in their settings."""
+        self._runner = runner
+        self._journal = journal
+        self._judge = judge
+        self._template = template
+        self._base = Settings.from_mapping(template.settings)
+        self._on_event = on_event
+        self.clock = clock
+        self.planned: int | None = None
+        self.durations: list[float] = []
+
+    @property
+    def trial_s(self) -> float:
+        """What a trial takes, from those of this run; 0 before the first."""
+        return sorted(self.durations)[len(self.durations) // 2] if self.durations else 0.0
+
+    @property
+    def position(self) -> int:
+        """Of the last trial in the journal."""
+        return len(self._journal.records) - 1
+
+    def measure(self, config: Config, purpose: Purpose) -> Outcome:
+        number = len(self._journal.records) + 1
+        changes = config.settings.changes_from(self._base)
+        self._on_event(TrialStarted(number, self.planned, purpose.value, changes))
+        started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        start = self.clock()
+        spec = replace(self._template, settings=config.settings.to_mapping())
+        outcome = self._runner.run(spec, lambda stage: self._on_event(TrialProgressed(stage)))
+        duration_s = self.clock() - start
+        self.durations.append(duration_s)
+        self._journal.append(
+            Record(
+                purpose=purpose,
+                params=config.params,
+                settings=config.settings.to_mapping(),
+                outcome=outcome,
+                started_at=started_at,
+                duration_s=duration_s,
+            )
+        )
+        if purpose == Purpose.DEFAULT and isinstance(outcome, Measured):
+            self.learn_default(outcome, duration_s)
+        self._on_event(self._finished(number, outcome, duration_s))
+        return outcome
+
+    def learn_default(self, measured: Measured, duration_s: float) -> None:
+        """The default says how long a trial may take."""
+        self._judge.learn_default(measured)
+        decode_s = self._template.workload.decode_tokens / measured.decode_tps
+        procedure = replace(
+            self._template.procedure,
+            repeat_limit_s=max(1.0, _SLOWER * decode_s),
+            silence_s=max(_LEAST_SILENCE_S, _SILENT * duration_s),
+        )
+        self._template = replace(self._template, procedure=procedure)
+
+    def _finished(self, number: int, outcome: Outcome, duration_s: float) -> TrialFinished:
+        kind = outcome_to_json(outcome)["kind"]
+        match outcome:
+            case Measured():
+                judged = self._judge.judge(outcome)
+                ratio = math.exp(judged.score - self._judge.default_score)
+                detail = ", ".join(judged.broken) or ("cut short" if outcome.partial else "")
+                return TrialFinished(number, kind, outcome.decode_tps, ratio, detail, duration_s)
+            case Infeasible(reason=detail) | Crashed(reason=detail):
+                return TrialFinished(number, kind, None, None, detail, duration_s)
+            case TimedOut(after_s=after_s):
+                return TrialFinished(number, kind, None, None, f"silent for {after_s:.0f} s", duration_s)

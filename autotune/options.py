@@ -1,0 +1,136 @@
+"""The command line as a grammar: commands, flags, their types and help.  Imports nothing heavy."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from autotune.errors import RequestInvalid
+
+__all__ = ["build_parser", "duration_s"]
+
+_EXIT_STATUS = """exit status:
+  0    done; a run that keeps the default because nothing was proven faster is done too
+  1    pack --verify: a record is damaged;
+       bench: resident and streamed did not say the same
+  2    wrong input, or something on this machine is in the way (one line on standard error says what)
+  130  interrupted; run has then written the best so far, marked as interrupted
+"""
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smh])+|\d+(?:\.\d+)?")
+
+
+def duration_s(text: str) -> float:
+    """Seconds of `90`, `90s`, `5m` or `1h30m`.  Raises RequestInvalid."""
+    if not _DURATION.fullmatch(text):
+        raise RequestInvalid(f'a time such as "90s", "5m" or "1h30m" is expected, got {text!r}')
+    if text[-1] not in _UNITS:
+        return float(text)
+    return sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+(?:\.\d+)?)([smh])", text))
+
+
+class _Parser(argparse.ArgumentParser):
+    """Complains like the rest of the program: by an exception whose message is one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise RequestInvalid(f"{message}; `{self.prog} --help` explains")
+
+
+def build_parser(default_cache: Path) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="mlx-autotune",
+        description="Runs Mixture-of-Experts models bigger than memory, and finds this machine's settings for them.",
+        epilog=_EXIT_STATUS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, help: str, example: str, add: Callable[[argparse.ArgumentParser], None]) -> None:
+        child = commands.add_parser(
+            name,
+            help=help,
+            description=help[0].upper() + help[1:] + ".",
+            epilog=f"example:\n  {example}\n\n{_EXIT_STATUS}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        _add_common(child, default_cache)
+        add(child)
+
+    command("run", "search settings, prove the best and write a profile", "mlx-autotune run --model demo", _run)
+    command("bench", "measure resident and streamed side by side", "mlx-autotune bench --model demo --rounds 5", _bench)
+    command("generate", "answer a prompt", 'mlx-autotune generate --model demo --prompt "Why is it blue?"', _generate)
+    command("show", "explain the profile in use", "mlx-autotune show --model demo", _nothing)
+    command("pack", "copy the experts into files of their own", "mlx-autotune pack --model demo --verify", _pack)
+    command("probe", "measure memory and disk", "mlx-autotune probe --model demo", _probe)
+    return parser
+
+
+def _add_common(parser: argparse.ArgumentParser, default_cache: Path) -> None:
+    common = parser.add_argument_group("common options")
+    common.add_argument("--model", metavar="NAME", help="a folder, a hub id (owner/name) or an alias such as demo")
+    common.add_argument(
+        "--cache-dir",
+        type=Path,
+        default=default_cache,
+        metavar="DIR",
+        help="stores, made checkpoints and studies (MLX_AUTOTUNE_CACHE_DIR; now %(default)s)",
+    )
+    common.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="fix a setting, for example residency.slots=32; may be repeated",
+    )
+    common.add_argument("--budget", metavar="SIZE", help='memory for the model, for example "8GiB"')
+    common.add_argument("--profile", metavar="FILE", help='use this profile; "none" for none (else: this machine\'s)')
+    volume = common.add_mutually_exclusive_group()
+    volume.add_argument("--json", action="store_true", help="JSON lines on standard output instead of text")
+    volume.add_argument("--quiet", action="store_true", help="no progress, only the result")
+
+
+def _add_workload(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--repeats", type=int, metavar="N", help="passages a trial replays (3; 2 with a short --time)")
+    parser.add_argument("--prompt-tokens", type=int, metavar="N", help="of each passage (64; 32)")
+    parser.add_argument("--warmup-tokens", type=int, metavar="N", help="decoded but not timed (16; 8)")
+    parser.add_argument("--decode-tokens", type=int, metavar="N", help="timed (48; 32)")
+    parser.add_argument("--cold", action="store_true", help="drop the system's cache of the store before each passage")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of texts, order and search (%(default)s)")
+
+
+def _run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--trials", type=int, metavar="N", help="of the search; the race comes on top (40)")
+    parser.add_argument("--time", metavar="TIME", help='for everything, for example "5m" (no limit)')
+    parser.add_argument(
+        "--objective", choices=("decode", "prefill", "balanced"), default="decode", help="what is to be fast (decode)"
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE", help="the profile (profiles/<this machine>.yaml)")
+    parser.add_argument("--fresh", action="store_true", help="do not carry on an earlier run")
+    parser.add_argument("--dry-run", action="store_true", help="show plan, space and a time estimate, run nothing")
+    _add_workload(parser)
+
+
+def _bench(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="of all contestants, shuffled (%(default)s)")
+    _add_workload(parser)
+
+
+def _generate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--prompt", required=True, metavar="TEXT", help='what to answer; "-" reads standard input')
+    parser.add_argument("--max-tokens", type=int, default=256, metavar="N", help="length of the answer (%(default)s)")
+    parser.add_argument("--raw", action="store_true", help="do not apply the model's chat template")
+
+
+def _pack(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--verify", action="store_true", help="then read every record and compare its checksum")
+
+
+def _probe(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seconds", type=float, default=0.5, metavar="S", help="per point of the table (%(default)s)")
+
+
+def _nothing(parser: argparse.ArgumentParser) -> None:
+    return

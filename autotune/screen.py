@@ -1,0 +1,210 @@
+"""Where output goes: a live view on a terminal, lines elsewhere, JSON lines, or next to nothing.
+
+Progress and notices go to standard error, results to standard output; with `--json` everything is a line of JSON on
+standard output.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TextIO
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from autotune.board import Board
+from autotune.events import TrialFinished, TrialStarted, TuneEvent, event_to_json
+from autotune.wording import changes_text, event_text
+from streaming_core.progress import Progress
+from streaming_core.units import format_size
+
+__all__ = ["Render", "Screen", "make_screen"]
+
+Render = Callable[[Console], None]
+_SPARSE_S = 2.0  # between two lines about the same work
+
+
+class Screen(Protocol):
+    """What commands may say."""
+
+    def event(self, event: TuneEvent) -> None: ...
+
+    def progress(self, progress: Progress) -> None: ...
+
+    def notice(self, text: str) -> None:
+        """One line that the user should see."""
+
+    def text(self, piece: str) -> None:
+        """Output of the model, as it comes."""
+
+    def result(self, data: Mapping[str, Any], summary: str, render: Render) -> None:
+        """The answer of a command: for programs, in one line, and for people."""
+
+    def close(self) -> None:
+        """Leaves the terminal as it was.  Idempotent."""
+
+
+class JsonScreen:
+    """A line of JSON an event; the result is the last one, `{"event": "result", ...}`."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def _say(self, value: Mapping[str, Any]) -> None:
+        self._out.write(json.dumps(value) + "\n")
+        self._out.flush()
+
+    def event(self, event: TuneEvent) -> None:
+        self._say(event_to_json(event))
+
+    def progress(self, progress: Progress) -> None:
+        self._say({"event": "Progress", "stage": progress.stage, "done": progress.done, "total": progress.total})
+
+    def notice(self, text: str) -> None:
+        self._say({"event": "Notice", "text": text})
+
+    def text(self, piece: str) -> None:
+        self._say({"event": "Text", "text": piece})
+
+    def result(self, data: Mapping[str, Any], summary: str, render: Render) -> None:
+        self._say({"event": "result", **data})
+
+    def close(self) -> None:
+        return
+
+
+class QuietScreen:
+    """The result in one line, the model's words, and nothing else."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def event(self, event: TuneEvent) -> None:
+        return
+
+    def progress(self, progress: Progress) -> None:
+        return
+
+    def notice(self, text: str) -> None:
+        return
+
+    def text(self, piece: str) -> None:
+        self._out.write(piece)
+        self._out.flush()
+
+    def result(self, data: Mapping[str, Any], summary: str, render: Render) -> None:
+        if summary:
+            self._out.write(summary + "\n")
+
+    def close(self) -> None:
+        return
+
+
+class PlainScreen:
+    """Lines: for logs, pipes and terminals without cursor movement."""
+
+    def __init__(self, out: TextIO, err: TextIO) -> None:
+        self._out = out
+        self._err = err
+        self._said: dict[str, float] = {}
+
+    def _line(self, text: str) -> None:
+        self._err.write(text + "\n")
+        self._err.flush()
+
+    def event(self, event: TuneEvent) -> None:
+        if isinstance(event, TrialStarted):
+            of = f"/{event.of}" if event.of else ""
+            self._line(f"trial {event.number}{of} [{event.purpose}] {changes_text(event.changes)}")
+        elif text := event_text(event):
+            self._line(text)
+
+    def progress(self, progress: Progress) -> None:
+        now = time.monotonic()
+        first = self._said.setdefault(progress.stage, now)
+        if now - first >= _SPARSE_S:
+            self._said[progress.stage] = now
+            self._line(progress_text(progress))
+
+    def notice(self, text: str) -> None:
+        self._line(text)
+
+    def text(self, piece: str) -> None:
+        self._out.write(piece)
+        self._out.flush()
+
+    def result(self, data: Mapping[str, Any], summary: str, render: Render) -> None:
+        render(Console(file=self._out, highlight=False, soft_wrap=True))
+
+    def close(self) -> None:
+        return
+
+
+class LiveScreen:
+    """A few lines that are drawn over, with what is worth keeping scrolling by above them."""
+
+    def __init__(self, out: TextIO, err: TextIO) -> None:
+        self._out = out
+        self._console = Console(file=err, highlight=False)
+        self._board = Board()
+        self._work = ""
+        self._live: Live | None = None
+
+    def event(self, event: TuneEvent) -> None:
+        self._board.hear(event)
+        text = event_text(event)
+        if text and not (isinstance(event, TrialFinished) and event.decode_tps is not None):
+            self._console.print(Text(text))
+        self._draw()
+
+    def progress(self, progress: Progress) -> None:
+        self._work = "" if progress.done >= progress.total > 0 else progress_text(progress)
+        self._draw()
+
+    def notice(self, text: str) -> None:
+        self._console.print(Text(text))
+
+    def text(self, piece: str) -> None:
+        self.close()
+        self._out.write(piece)
+        self._out.flush()
+
+    def result(self, data: Mapping[str, Any], summary: str, render: Render) -> None:
+        self.close()
+        render(Console(file=self._out, highlight=False))
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+        self._work = ""
+
+    def _draw(self) -> None:
+        if self._live is None:
+            self._live = Live(get_renderable=self._view, console=self._console, refresh_per_second=4, transient=True)
+            self._live.start()
+
+    def _view(self) -> Group:
+        lines = [*self._board.lines(time.monotonic()), *([self._work] if self._work else [])]
+        return Group(*(Text(line, overflow="ellipsis", no_wrap=True) for line in lines))
+
+
+def progress_text(progress: Progress) -> str:
+    if progress.total <= 0:
+        return progress.stage
+    if progress.unit == "bytes":
+        return f"{progress.stage}: {format_size(progress.done)} of {format_size(progress.total)}"
+    return f"{progress.stage}: {progress.done} of {progress.total} {progress.unit}"
+
+
+def make_screen(*, json_lines: bool, quiet: bool, out: TextIO, err: TextIO) -> Screen:
+    if json_lines:
+        return JsonScreen(out)
+    if quiet:
+        return QuietScreen(out)
+    if err.isatty():
+        return LiveScreen(out, err)
+    return PlainScreen(out, err)

@@ -1,0 +1,199 @@
+"""The search: the default first and again, moves along single knobs, then proposals of a model of the landscape.
+
+It only finds candidates.  What it says about them is one noisy number each, and the best of many noisy numbers is too
+good to be true: the race decides.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+
+from autotune.coordinate import coordinate_moves, neighbours
+from autotune.errors import WorkerFailed
+from autotune.events import BestChanged, NoiseMeasured, OnEvent
+from autotune.history import Config, History
+from autotune.journal import Purpose
+from autotune.judge import Judge, Judgement
+from autotune.knobs import Params
+from autotune.measurer import Measurer
+from autotune.proposals import Proposals
+from autotune.space import Space
+from autotune.statistics import Noise, measured_noise
+from autotune.trial import Crashed, Infeasible, Measured, Outcome, TimedOut
+
+__all__ = ["Search", "SearchPlan"]
+
+_REPLICATES = 3  # measurements of one configuration, after which a repeated proposal teaches nothing
+_SENTINEL = 8  # trials between two further measurements of the default
+_ATTEMPTS = 200  # random proposals before all are taken to be known
+_SLACK = 1.2  # trials of a race that is cut off by the clock prove nothing, and some take longer than most
+_NOTABLE = 0.01  # an improvement that resets the patience
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchPlan:
+    """How long to search."""
+
+    trials: int | None = None  # in the whole study, the default's included; None: as many as the time allows
+    start: float = 0.0  # by the measurer's clock
+    deadline: float = math.inf  # likewise, the race included
+    race_trials: int = 0  # what the race would take, once there is something to race
+    least_race_trials: int = 0  # what it takes at the very least
+    coordinate_share: float = 0.5  # of the trials for single-knob moves, the rest for the model
+    patience: int = 25  # proposals of the model in a row without an improvement
+    seed: int = 0
+
+
+class Search:
+    """One search.  `history` holds what was found, also when `run` was left by an exception."""
+
+    def __init__(
+        self, space: Space, history: History, measurer: Measurer, judge: Judge, plan: SearchPlan, on_event: OnEvent
+    ) -> None:
+        self._space = space
+        self.history = history
+        self._measurer = measurer
+        self._judge = judge
+        self._plan = plan
+        self._on_event = on_event
+        self._rng = random.Random(plan.seed)
+        self._best_ratio = 1.0
+        self._since_default = 0
+
+    @property
+    def noise(self) -> Noise:
+        return measured_noise([measured.samples for measured in self.history.default.measured])
+
+    @property
+    def trials(self) -> int:
+        return sum(len(config.outcomes) for config in self.history)
+
+    def measure_default(self, times: int = 2) -> None:
+        """Default and default again.  Raises WorkerFailed when the default does not run: there is nothing to beat."""
+        default = self.history.default
+        while len(default.outcomes) < times and (not self._spent() or not default.outcomes):
+            self._measure(default)
+            if not default.measured:
+                raise WorkerFailed(f"the default settings do not run: {_reason(default.outcomes[-1])}")
+        self._say_noise()
+
+    def run(self, proposals: Proposals, priors: Iterable[Params] = ()) -> str:
+        """Searches until the plan or the space is used up.  Returns why it ended."""
+        if not self._space.knobs:
+            return "no setting is left to search"
+        for params in priors:
+            if self._spent():
+                return self._why_spent()
+            self._score(self._space.canonical(params), proposals)
+        self._move_along_knobs(proposals)
+        return self._follow_the_model(proposals)
+
+    def _move_along_knobs(self, proposals: Proposals) -> None:
+        best = next(iter(self.history.ranked(self._judge)), self.history.default)
+        threshold = math.log1p(self.noise.credible_gain) / 2
+        moves = coordinate_moves(self._space, best.params, best.score(self._judge), threshold=threshold, rng=self._rng)
+        proposal = next(moves, None)
+        while proposal is not None and not self._spent(self._plan.coordinate_share):
+            score = self._score(proposal, proposals)
+            try:
+                proposal = moves.send(score)
+            except StopIteration:
+                proposal = None
+
+    def _follow_the_model(self, proposals: Proposals) -> str:
+        best, since = self._best_score(), 0
+        while not self._spent():
+            if since >= self._plan.patience:
+                return f"nothing better in {since} proposals of the model"
+            trial, params = proposals.ask()
+            config = self.history.config(params)
+            if len(config.outcomes) < _REPLICATES:
+                try:
+                    judgement = self._measure(config)
+                except BaseException:
+                    proposals.drop(trial)
+                    raise
+                proposals.tell(trial, judgement, self._measurer.position)
+            else:
+                proposals.drop(trial)
+                unknown = self._unknown_neighbour()
+                if unknown is None:
+                    return "every setting near the best one is known"
+                self._score(unknown.params, proposals)
+            since += 1
+            if (score := self._best_score()) > best + _NOTABLE:
+                best, since = score, 0
+        return self._why_spent()
+
+    def _score(self, params: Params, proposals: Proposals) -> float:
+        """The score of a proposal, measured only when it is not known.  The default is watched on the way."""
+        config = self.history.config(params)
+        if not config.outcomes:
+            if self._since_default >= _SENTINEL:
+                proposals.add(self.history.default.params, self._measure(self.history.default), self._measurer.position)
+                self._say_noise()
+            proposals.add(config.params, self._measure(config), self._measurer.position)
+        return config.score(self._judge)
+
+    def _measure(self, config: Config) -> Judgement:
+        is_default = config is self.history.default
+        outcome = self._measurer.measure(config, Purpose.DEFAULT if is_default else Purpose.SEARCH)
+        self.history.add(config, outcome)
+        self._since_default = 0 if is_default else self._since_default + 1
+        if is_default and not config.measured:
+            return Judgement(0.0, {"failed": 1.0})
+        judgement = self._judge.judge(outcome)
+        self._say_if_best(config, outcome)
+        return judgement
+
+    def _say_if_best(self, config: Config, outcome: Outcome) -> None:
+        ratio = math.exp(config.score(self._judge) - self._judge.default_score)
+        if isinstance(outcome, Measured) and ratio > self._best_ratio and config.feasible(self._judge):
+            self._best_ratio = ratio
+            changes = config.settings.changes_from(self._space.base)
+            self._on_event(BestChanged(outcome.decode_tps, ratio, changes))
+
+    def _say_noise(self) -> None:
+        noise = self.noise
+        self._on_event(NoiseMeasured(noise.sigma, noise.credible_gain, noise.measurements))
+
+    def _unknown_neighbour(self) -> Config | None:
+        best = next(iter(self.history.ranked(self._judge)), self.history.default)
+        for params in islice(neighbours(self._space, best.params, self._rng, changes=2), _ATTEMPTS):
+            config = self.history.config(params)
+            if not config.outcomes:
+                return config
+        return None
+
+    def _best_score(self) -> float:
+        return max((config.score(self._judge) for config in self.history.ranked(self._judge)), default=-math.inf)
+
+    def _spent(self, share: float = 1.0) -> bool:
+        plan = self._plan
+        if plan.trials is not None and self.trials >= plan.trials * share:
+            return True
+        race = plan.race_trials if self._ahead() else plan.least_race_trials
+        end = plan.deadline - _SLACK * race * self._measurer.trial_s
+        return self._measurer.clock() + self._measurer.trial_s > plan.start + (end - plan.start) * share
+
+    def _ahead(self) -> bool:
+        return bool(self.history.default.measured) and bool(self.history.ahead_of_default(self._judge))
+
+    def _why_spent(self) -> str:
+        plan = self._plan
+        by_count = plan.trials is not None and self.trials >= plan.trials
+        return f"all {plan.trials} trials were run" if by_count else "the time for the search is used up"
+
+
+def _reason(outcome: Outcome) -> str:
+    match outcome:
+        case Infeasible(reason=reason) | Crashed(reason=reason):
+            return reason
+        case TimedOut(after_s=after_s):
+            return f"nothing was heard for {after_s:.0f} s"
+        case Measured():
+            return "measured"

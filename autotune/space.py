@@ -1,0 +1,254 @@
+"""What is searched on this machine with this model: knobs, and how their values become settings.
+
+The memory bound is part of the space.  How many slots a layer gets is searched as a fraction of the largest number
+that fits beside everything else in the same proposal, so that nothing proposed can exceed the budget.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import optuna
+from optuna.distributions import BaseDistribution
+
+from autotune.knobs import Condition, Knob, Param, Params, Value
+from streaming_core.layer_set import LayerSet
+from streaming_core.settings import Settings
+
+__all__ = ["Objective", "Space", "SpaceFacts", "build_space"]
+
+RESIDENT = "residency.resident_layers"
+SLOTS = "residency.slots"
+POLICY = "residency.policy"
+_SHARES = (0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0)
+_FRACTIONS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0)
+
+
+class Objective(Enum):
+    """What is to be fast."""
+
+    DECODE = "decode"  # tokens after the first
+    PREFILL = "prefill"  # the time to the first token
+    BALANCED = "balanced"  # the geometric mean of both
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpaceFacts:
+    """What the space needs to know about model and machine."""
+
+    layers: tuple[int, ...]  # decoder-layer numbers of the MoE layers
+    ranking: tuple[int, ...]  # the same layers, the one that gains most from being resident first
+    experts: int  # per layer
+    top_k: int
+    backend: str  # cpu, metal or cuda
+    fits: Callable[[Settings], bool]  # whether the memory plan of these settings is within the budget
+
+    @property
+    def fewest_slots(self) -> int:
+        """What one token needs."""
+        return min(self.top_k, self.experts)
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Proposals in, settings out.  `base` gives every setting that no knob changes."""
+
+    base: Settings
+    facts: SpaceFacts
+    knobs: tuple[Knob, ...]
+    _largest: dict[Settings, int] = field(default_factory=dict, repr=False, compare=False)
+
+    def suggest(self, trial: optuna.Trial) -> Params:
+        """Asks Optuna for every knob that is in play."""
+        return self._walk(lambda knob: knob.suggest(trial))
+
+    def canonical(self, params: Mapping[str, Any]) -> Params:
+        """Params with every value an option, knobs that came into play at their default and the others dropped."""
+        default = self._plain_values(self.base)
+        return self._walk(
+            lambda knob: knob.clamp(params[knob.name]) if knob.name in params else knob.param(default[knob.name])
+        )
+
+    def to_params(self, settings: Settings) -> Params:
+        """The nearest proposal to any settings, from another machine's profile for example."""
+        values = self._plain_values(settings)
+        return self._walk(lambda knob: knob.param(values[knob.name]))
+
+    def settings(self, params: Params) -> Settings:
+        """The settings of a proposal.  They fit the budget whenever the base does.
+
+        What comes to the same as "auto" stays "auto": it then follows the memory of the day, and reads better.
+        """
+        values = {knob.name: knob.value(params[knob.name]) for knob in self.knobs if knob.name in params}
+        share = values.pop(SLOTS, None)
+        count = values.pop(RESIDENT, None)
+        as_many_as_fit = share is None or (share == 1.0 and self.base.residency.slots == "auto")
+        changed: dict[str, Any] = dict(values)
+        if count is not None and not (as_many_as_fit and count == resident_count(self.base, self.facts)):
+            changed[RESIDENT] = self._layer_text(int(count))
+        settings = self.base.with_values(changed)
+        if share is None or as_many_as_fit:
+            return settings
+        slots = round(float(share) * self.largest_slots(settings))
+        return settings.with_values({SLOTS: max(slots, self.facts.fewest_slots)})
+
+    def distributions(self, params: Params) -> dict[str, BaseDistribution]:
+        return {knob.name: knob.distribution() for knob in self.knobs if knob.name in params}
+
+    def key(self, params: Params) -> str:
+        """Equal for proposals that mean the same settings."""
+        return json.dumps(self.settings(params).changes_from(self.base), sort_keys=True)
+
+    @property
+    def size(self) -> int:
+        """How many proposals there are, conditions left aside."""
+        size = 1
+        for knob in self.knobs:
+            size *= len(knob.options)
+        return size
+
+    @property
+    def content_hash(self) -> str:
+        """Equal for spaces whose trials can be compared.  The ranking is left out: it is measured, and kept."""
+        plain = {
+            "knobs": [knob.to_json() for knob in self.knobs],
+            "base": self.base.to_mapping(),
+            "layers": self.facts.layers,
+            "experts": self.facts.experts,
+            "top_k": self.facts.top_k,
+        }
+        return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:12]
+
+    def largest_slots(self, settings: Settings) -> int:
+        """The most slots a layer can have beside everything else in `settings`."""
+        known = settings.with_values({SLOTS: 1})
+        if known not in self._largest:
+            self._largest[known] = _largest_slots(known, self.facts)
+        return self._largest[known]
+
+    def _walk(self, choose: Callable[[Knob], Param]) -> dict[str, Param]:
+        chosen: dict[str, Param] = {}
+        values: dict[str, Value] = {}
+        searched = {knob.name for knob in self.knobs}
+        for knob in self.knobs:
+            if knob.when is None or self._holds(knob.when, values, searched):
+                chosen[knob.name] = choose(knob)
+                values[knob.name] = knob.value(chosen[knob.name])
+        return chosen
+
+    def _holds(self, when: Condition, values: Mapping[str, Value], searched: set[str]) -> bool:
+        if when.knob in searched:
+            return when.knob in values and values[when.knob] in when.values
+        fixed = resident_count(self.base, self.facts) if when.knob == RESIDENT else self.base.get(when.knob)
+        return fixed in when.values
+
+    def _plain_values(self, settings: Settings) -> dict[str, Value]:
+        """The values of the knobs, with `auto` resolved as the runtime would and layer sets counted."""
+        values: dict[str, Value] = {knob.name: settings.get(knob.name) for knob in self.knobs}
+        count = resident_count(settings, self.facts)
+        if RESIDENT in values:
+            values[RESIDENT] = count
+        if SLOTS in values:
+            values[SLOTS] = _slots_share(settings, self.largest_slots(settings.with_values({RESIDENT: count})))
+        return values
+
+    def _layer_text(self, count: int) -> str:
+        if count >= len(self.facts.layers):
+            return "all"
+        return str(LayerSet.of(self.facts.ranking[:count]))
+
+
+def resident_count(settings: Settings, facts: SpaceFacts) -> int:
+    """How many MoE layers these settings keep resident."""
+    wanted = settings.residency.resident_layers
+    if isinstance(wanted, int):
+        return min(wanted, len(facts.layers))
+    if wanted == "auto":
+        return len(facts.layers) if facts.fits(settings.with_values({RESIDENT: "all"})) else 0
+    resident = LayerSet.parse(wanted)
+    return sum(layer in resident for layer in facts.layers)
+
+
+def _slots_share(settings: Settings, largest: int) -> float:
+    slots = settings.residency.slots
+    return 1.0 if isinstance(slots, str) else min(1.0, round(slots / largest, 4))
+
+
+def _largest_slots(settings: Settings, facts: SpaceFacts) -> int:
+    low, high = facts.fewest_slots, facts.experts
+    while low < high:
+        middle = (low + high + 1) // 2
+        if facts.fits(settings.with_values({SLOTS: middle})):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _most_resident(base: Settings, facts: SpaceFacts, fixed: frozenset[str]) -> int:
+    """The most layers that can be resident while the others still have the slots one token needs."""
+    slots = base.residency.slots if SLOTS in fixed else facts.fewest_slots
+    low, high = 0, len(facts.layers)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if facts.fits(base.with_values({RESIDENT: middle, SLOTS: slots})):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def build_space(base: Settings, facts: SpaceFacts, objective: Objective, fixed: frozenset[str] = frozenset()) -> Space:
+    """The knobs for this machine and model; settings in `fixed` keep the value they have in `base`."""
+    knobs = [knob for knob in _knobs(base, facts, objective, fixed) if knob.name not in fixed and len(knob.options) > 1]
+    return Space(base, facts, tuple(knobs))
+
+
+def _knobs(base: Settings, facts: SpaceFacts, objective: Objective, fixed: frozenset[str]) -> list[Knob]:
+    layers = len(facts.layers)
+    most = _most_resident(base, facts, fixed)
+    default_count = resident_count(base, facts)
+    counts = {round(share * layers) for share in _SHARES} | {most, default_count}
+    offered = tuple(sorted(count for count in counts if count <= most))
+    some_streamed = Condition(RESIDENT, tuple(count for count in offered if count < layers))
+    default_share = _slots_share(base, _largest_slots(base.with_values({RESIDENT: default_count}), facts))
+    knobs = [
+        Knob(name=RESIDENT, options=offered, ordinal=True),
+        Knob(name=SLOTS, options=_with(_FRACTIONS, default_share), ordinal=True, when=some_streamed),
+        Knob(name=POLICY, options=("lru", "lfu"), ordinal=False, when=some_streamed),
+        Knob(
+            name="residency.half_life",
+            options=_with((8, 16, 32, 64, 128, 256, 512), base.residency.half_life),
+            ordinal=True,
+            when=Condition(POLICY, ("lfu",)),
+        ),
+        Knob(
+            name="reading.threads",
+            options=_with((1, 2, 4, 8, 16, 32), base.reading.threads),
+            ordinal=True,
+            when=some_streamed,
+        ),
+        Knob(name="reading.page_cache", options=("keep", "bypass"), ordinal=False, when=some_streamed),
+        Knob(name="store.layout", options=("packed", "checkpoint"), ordinal=False, when=some_streamed),
+    ]
+    # The chunk changes nothing after the first token, and a knob that does nothing costs trials: decode leaves it out.
+    if objective is not Objective.DECODE:
+        numbers = (64, 128, 256, 512, 1024, 2048)
+        default = base.prefill.chunk
+        chunks = ("auto", *numbers) if isinstance(default, str) else _with(numbers, default)
+        knobs.append(Knob(name="prefill.chunk", options=chunks, ordinal=True))
+    if facts.backend in ("metal", "cuda"):
+        # From MLX's own choice down: smaller command buffers start the device sooner.
+        limits = sorted({50, 20, 10, 5, 2} | ({base.process.max_ops_per_buffer} - {None}), key=lambda n: -(n or 0))
+        knobs.append(Knob(name="process.max_ops_per_buffer", options=(None, *limits), ordinal=True))
+    return knobs
+
+
+def _with(options: tuple[int | float, ...], value: int | float) -> tuple[int | float, ...]:
+    """The default is always on the grid."""
+    return tuple(sorted({*options, value}))

@@ -1,0 +1,40 @@
+"""A real model on a real machine, as the tuner sees it."""
+
+from __future__ import annotations
+
+from autotune.prepare import Place, fits, plan_of
+from autotune.probe import ProbePlan
+from autotune.request import Subject
+from autotune.space import SpaceFacts
+from streaming_core.models.outline import ModelOutline
+from streaming_core.settings import Settings
+
+__all__ = ["probe_plan", "subject_of"]
+
+
+def subject_of(asked: str, outline: ModelOutline, place: Place) -> Subject:
+    hardware = place.machine.hardware()
+
+    def budget_of(settings: Settings) -> int | None:
+        return plan_of(outline, settings, place).budget_bytes
+
+    return Subject(
+        model=outline.name,
+        asked=asked,
+        fingerprint=outline.fingerprint,
+        hardware=hardware.profile_name(),
+        facts=SpaceFacts(
+            layers=outline.layers,
+            ranking=outline.layers,
+            experts=outline.experts,
+            top_k=outline.top_k,
+            backend=hardware.backend,
+            fits=fits(outline, place),
+        ),
+        budget_of=budget_of,
+    )
+
+
+def probe_plan(outline: ModelOutline, seconds: float = 0.3) -> ProbePlan:
+    """Reads of the size that trials make."""
+    return ProbePlan(read_bytes=(outline.record_bytes,), seconds=seconds)

@@ -1,0 +1,220 @@
+"""From a request to a proven result: probe, default, search, race, verdict."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from autotune.errors import WorkerFailed
+from autotune.events import Notice, OnEvent, PhaseStarted, ResultReady
+from autotune.history import Config, History
+from autotune.journal import Journal, Purpose, set_aside
+from autotune.judge import Judge
+from autotune.measurer import Measurer
+from autotune.probe import DiskRow
+from autotune.proposals import Proposals
+from autotune.race import RaceResult, run_race
+from autotune.request import LEAST_RACE, RACE_SHARE, Subject, TuneRequest, first_space, race_plan
+from autotune.result import TuneResult
+from autotune.runner import Runner, ignore
+from autotune.search import Search, SearchPlan
+from autotune.space import Space
+from autotune.trial import Measured, TrialSpec
+from autotune.verdict import Evidence, decide
+
+__all__ = ["tune"]
+
+
+def tune(
+    request: TuneRequest,
+    subject: Subject,
+    runner: Runner,
+    cache_dir: Path,
+    on_event: OnEvent = ignore,
+    *,
+    probe: Callable[[], Sequence[DiskRow]] = lambda: (),
+    clock: Callable[[], float] = time.monotonic,
+) -> TuneResult:
+    """Tunes, carrying on an earlier run of the same study.  Ctrl-C ends it with the best so far.
+
+    Raises:
+        WorkerFailed: the default settings do not run.
+        StudyInvalid: files of an earlier run are damaged or in use.
+        KeyboardInterrupt: before the default was measured; there is no result yet.
+    """
+    start = clock()
+    journal, space = _opened(request, subject, cache_dir / "studies", on_event)
+    with journal:
+        tuning = _Tuning(request, subject, journal, space, start)
+        on_event(PhaseStarted("probe"))
+        disk = tuple(probe())
+        tuning.begin(runner, cache_dir, on_event, clock)
+        result = tuning.run(disk, on_event)
+        on_event(ResultReady(result.to_json()))
+        return result
+
+
+def _opened(request: TuneRequest, subject: Subject, studies: Path, on_event: OnEvent) -> tuple[Journal, Space]:
+    """The study's journal, and the space with the budget that it was begun with.
+
+    What is available differs from one minute to the next; trials under different budgets could not be compared.
+    """
+    identity = request.identity(subject)
+    folder = studies / identity.name
+    if request.fresh:
+        set_aside(folder)
+    journal = Journal(folder)
+    budget = journal.header.get("budget_bytes", None) if journal.header else subject.budget_of(request.base)
+    space = first_space(request, subject, budget)
+    if journal.header and journal.header["space"] != space.content_hash:
+        journal.close()
+        aside = set_aside(folder)
+        on_event(Notice(f"what can be searched has changed; the earlier trials are now in {aside}"))
+        journal = Journal(folder)
+        budget = subject.budget_of(request.base)
+        space = first_space(request, subject, budget)
+    if not journal.header:
+        journal.start(identity, budget_bytes=budget, space=space.content_hash)
+    elif journal.records:
+        on_event(Notice(f"carrying on: {len(journal.records)} trials of an earlier run are known"))
+    return journal, space
+
+
+class _Tuning:
+    """One run.  What it has found so far can be judged at any moment after `begin`."""
+
+    def __init__(self, request: TuneRequest, subject: Subject, journal: Journal, space: Space, start: float) -> None:
+        self._request = request
+        self._subject = subject
+        self._journal = journal
+        self._space = space
+        self._start = start
+        self._judge = Judge(request.objective, space.base.memory.budget)
+
+    def begin(self, runner: Runner, cache_dir: Path, on_event: OnEvent, clock: Callable[[], float]) -> None:
+        """Measures the default once, unless an earlier run did; only then can layers be ranked."""
+        spec = TrialSpec(
+            model=self._subject.asked,
+            settings=self._space.base.to_mapping(),
+            workload=self._request.workload,
+            cache_dir=cache_dir,
+            procedure=self._request.procedure(),
+        )
+        self._measurer = Measurer(runner, self._journal, self._judge, spec, on_event, clock)
+        known = [each for each in self._journal.records if each.purpose is Purpose.DEFAULT]
+        for record in known:
+            if isinstance(record.outcome, Measured):
+                self._measurer.durations.append(record.duration_s)
+                self._measurer.learn_default(record.outcome, record.duration_s)
+        on_event(PhaseStarted("default", "the default settings, twice: they also give the noise"))
+        first = next((each.outcome for each in known if isinstance(each.outcome, Measured)), None)
+        if first is None:
+            outcome = self._measurer.measure(Config("", {}, self._space.base), Purpose.DEFAULT)
+            if not isinstance(outcome, Measured):
+                reason = getattr(outcome, "reason", "nothing was heard from the worker for too long")
+                raise WorkerFailed(f"the default settings do not run: {reason}")
+            first = outcome
+        self._space = replace(self._space, facts=replace(self._space.facts, ranking=self._ranking(first)))
+        self._history = History(self._space)
+        for record in self._journal.records:
+            if record.purpose in (Purpose.DEFAULT, Purpose.SEARCH):
+                config = self._history.config(self._space.canonical(record.params))
+                self._history.add(config, record.outcome)
+
+    def run(self, disk: Sequence[DiskRow], on_event: OnEvent) -> TuneResult:
+        race = RaceResult()
+        ended, interrupted = "", False
+        search = Search(self._space, self._history, self._measurer, self._judge, self._search_plan(), on_event)
+        if self._request.trials is not None:
+            plan = race_plan(self._request, self._measurer.trial_s, self._left_s())
+            self._measurer.planned = self._request.trials + plan.trials(plan.finalists)
+        try:
+            search.measure_default()
+            on_event(PhaseStarted("search", f"{len(self._space.knobs)} settings, {self._space.size} combinations"))
+            ended = search.run(self._proposals(), [self._space.to_params(each) for each in self._request.priors])
+            self._race(race, search, on_event)
+        except KeyboardInterrupt:
+            interrupted = True
+        on_event(PhaseStarted("verdict"))
+        return decide(
+            Evidence(
+                history=self._history,
+                judge=self._judge,
+                race=race,
+                records=self._journal.records,
+                noise=search.noise,
+                disk=tuple(disk),
+                base=self._request.base,
+                interrupted=interrupted,
+                search=self._search_facts(ended),
+                workload=self._workload_facts(),
+            )
+        )
+
+    def _proposals(self) -> Proposals:
+        return Proposals.open(
+            self._journal.folder, self._space, self._journal.records, self._judge, seed=self._request.seed
+        )
+
+    def _deadline(self) -> float:
+        return math.inf if self._request.time_s is None else self._start + self._request.time_s
+
+    def _left_s(self) -> float:
+        return max(0.0, self._deadline() - self._measurer.clock())
+
+    def _search_plan(self) -> SearchPlan:
+        race = race_plan(self._request, self._measurer.trial_s, self._left_s())
+        return SearchPlan(
+            trials=self._request.trials,
+            start=self._measurer.clock(),
+            deadline=self._deadline(),
+            race_trials=race.trials(race.finalists),
+            least_race_trials=LEAST_RACE.trials(LEAST_RACE.finalists),
+            seed=self._request.seed,
+        )
+
+    def _race(self, race: RaceResult, search: Search, on_event: OnEvent) -> None:
+        default = self._history.default
+        ahead = self._history.ahead_of_default(self._judge)
+        plan = race_plan(self._request, self._measurer.trial_s, self._left_s() / RACE_SHARE)
+        finalists = ahead[: plan.finalists]
+        if not finalists:
+            race.reason = "nothing that was tried was faster"
+            return
+        on_event(
+            PhaseStarted(
+                "race", f"{len(finalists)} finalists and the default, up to {plan.trials(len(finalists))} trials"
+            )
+        )
+        plan = replace(plan, deadline=self._deadline())
+        run_race(race, self._measurer, self._judge, default, finalists, plan, search.noise.sigma)
+
+    def _ranking(self, default: Measured) -> tuple[int, ...]:
+        """Layers that were waited for longest first; those that were resident anyway, last."""
+        waits = {cost.layer: cost.wait_s for cost in default.counters.layers}
+        return tuple(sorted(self._subject.facts.layers, key=lambda layer: (-waits.get(layer, 0.0), layer)))
+
+    def _search_facts(self, ended: str) -> dict[str, Any]:
+        return {
+            "ended": ended,
+            "seed": self._request.seed,
+            "seconds": self._measurer.clock() - self._start,
+            "combinations": self._space.size,
+            "study": self._journal.folder.name,
+        }
+
+    def _workload_facts(self) -> dict[str, Any]:
+        workload = self._request.workload
+        lengths = {key: value for key, value in asdict(workload).items() if key != "passages"}
+        return {
+            **lengths,
+            "hash": workload.content_hash,
+            "passages": len(workload.passages),
+            "repeats": self._request.repeats,
+            "pages": self._request.pages.value,
+            "objective": self._request.objective.value,
+        }

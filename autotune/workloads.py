@@ -1,0 +1,62 @@
+"""The workload that the command line asks for."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, replace
+
+from autotune.errors import RequestInvalid
+from autotune.options import duration_s
+from autotune.trial import PageState
+from autotune.workload import Workload, workload_from_texts
+
+__all__ = ["pages_of", "repeats_of", "workload_of"]
+
+_TEXTS = 6  # passages at most; more repeats start over
+_SHORT_TIME_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Lengths:
+    repeats: int
+    prompt_tokens: int
+    warmup_tokens: int
+    decode_tokens: int
+
+
+_USUAL = _Lengths(3, 64, 16, 48)
+_SHORT = _Lengths(2, 32, 8, 32)  # when there is little time, more trials tell more than longer ones
+
+
+def workload_of(args: argparse.Namespace) -> Workload:
+    """Texts of different topics, each continued by another one's.  Raises RequestInvalid."""
+    from streaming_core.testing import prompts  # pulls in MLX
+
+    lengths = _lengths(args)
+    tokens = max(lengths.prompt_tokens, 1 + lengths.warmup_tokens + lengths.decode_tokens)
+    texts = prompts(max(2, min(_TEXTS, repeats_of(args))), max(8, tokens), args.seed)
+    return replace(
+        workload_from_texts(texts, name="corpus"),
+        prompt_tokens=lengths.prompt_tokens,
+        warmup_tokens=lengths.warmup_tokens,
+        decode_tokens=lengths.decode_tokens,
+    )
+
+
+def repeats_of(args: argparse.Namespace) -> int:
+    repeats = _lengths(args).repeats
+    if repeats < 1:
+        raise RequestInvalid(f"--repeats must be at least 1, got {repeats}")
+    return repeats
+
+
+def pages_of(args: argparse.Namespace) -> PageState:
+    return PageState.COLD if args.cold else PageState.AS_FOUND
+
+
+def _lengths(args: argparse.Namespace) -> _Lengths:
+    """What was asked for; the rest by the time there is."""
+    time = getattr(args, "time", None)
+    usual = _SHORT if time is not None and duration_s(time) <= _SHORT_TIME_S else _USUAL
+    asked = {name: getattr(args, name) for name in ("repeats", "prompt_tokens", "warmup_tokens", "decode_tokens")}
+    return replace(usual, **{name: value for name, value in asked.items() if value is not None})
