@@ -1,6 +1,6 @@
 """What streaming costs when nothing is missing, and what it reaches when something is: `python benchmarks/overhead.py`.
 
-Every variant decodes the same forced tokens; variants take turns, so drift hits all of them alike.  Prints medians over
+Every variant decodes the same forced tokens; variants take turns in shuffled order, so drift hits all of them alike.  Prints medians over
 rounds, their spread, and the ratio to plain mlx-lm of the same round.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -77,10 +78,10 @@ def measure(
         texts = prompts(8, 100, seed=round_number)
         prompt = tokenizer.encode(texts[0])[:40]
         forced = tokenizer.encode(" ".join(texts[1:]))
-        for name, decode in variants.items():
+        for name in random.Random(round_number).sample(sorted(variants), len(variants)):
             if name in models:
                 models[name].reset_stats()
-            rate = decode_rate(decode, prompt, forced, args.warm_up)
+            rate = decode_rate(variants[name], prompt, forced, args.warm_up)
             if round_number:
                 rates[name].append(rate)
     plain = rates["plain mlx-lm"]

@@ -95,7 +95,7 @@ def plan_memory(demand: MemoryDemand, settings: Settings, default_budget_bytes: 
     for chunk in demand.chunks(settings.prefill.chunk):
         plan = _plan_with(demand, settings, budget, chunk)
         # A large chunk that eats the room of the slots makes every token slower to make prompts faster.
-        if plan.budget_bytes is None or (plan.fits and plan.terms["transients"] <= plan.budget_bytes // 4):
+        if plan.budget_bytes is None or (plan.fits and plan.terms["transients"] <= plan.budget_bytes // 8):
             return plan
     if not plan.fits:
         raise _too_small(demand, settings, plan)
