@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 DEMO_BUDGET ?= 216MiB
 # The demo would fit into the page cache of most machines; past it, reads cost what they cost a model bigger than memory.
 DEMO_SETTINGS ?= --set reading.page_cache=bypass
-DEMO_TIME ?= 3m
+DEMO_TIME ?= 5m
 
 .PHONY: demo test lint bench clean
 
