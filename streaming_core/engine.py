@@ -247,6 +247,9 @@ class _Fill:
         return len(self.plan.misses) * self._engine.store.read_bytes(self._layer)
 
     def settle(self) -> None:
-        """Blocks until no read of this fill is under way."""
+        """Blocks until no read of this fill is under way.
+
+        Carries out what nobody began: whoever was to wait may have left by Ctrl-C, and there may be no other thread.
+        """
         with contextlib.suppress(ReadError):
-            self._ticket.wait()
+            self._engine.reader.wait(self._ticket)

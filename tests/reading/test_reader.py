@@ -129,3 +129,25 @@ def test_nothing_to_read_is_done_at_once() -> None:
     for reader in (ThreadReader(1), NullReader()):
         reader.wait(reader.submit([]))
         reader.close()
+
+
+def test_whatever_a_read_raises_is_reported_and_costs_no_thread(
+    data: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = os.preadv
+
+    def exhausted(fd: int, buffers: Sequence[Any], offset: int) -> int:
+        raise MemoryError("none left")
+
+    monkeypatch.setattr(os, "preadv", exhausted)
+    file = RecordFile(data, machine, bypass=False)
+    reader = ThreadReader(3)
+    threads = threading.active_count()
+    ticket = reader.submit([Read(file, 0, views(10), "expert 1 of layer 2") for _ in range(10)])
+    with pytest.raises(ReadError, match="expert 1 of layer 2: MemoryError: none left"):
+        reader.wait(ticket)
+    monkeypatch.setattr(os, "preadv", whole)
+    reader.wait(reader.submit([Read(file, 0, views(10), "again") for _ in range(10)]))
+    assert threading.active_count() == threads
+    reader.close()
+    file.close()
