@@ -83,11 +83,13 @@ class Board:
         return f", about {seconds_text(typical * max(1, self._trial.of - self._trial.number + 1))} left"
 
     def _noise_text(self) -> str:
-        return "" if self._noise is None else f"  noise {self._noise.sigma:.1%}"
+        if self._noise is None:
+            return ""
+        return f"  noise {self._noise.sigma:.1%}" if self._noise.measurements > 1 else "  noise unknown"
 
     def _range(self) -> str:
         """What one noisy trial against the default allows, at 95 %."""
-        if self._best is None or self._noise is None:
+        if self._best is None or self._noise is None or self._noise.measurements < 2:
             return ""
         factor = math.exp(1.96 * math.sqrt(2.0) * self._noise.sigma)
         return f" ({gain_text(self._best.ratio / factor)} to {gain_text(self._best.ratio * factor)})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -54,11 +55,22 @@ def set_values(args: argparse.Namespace) -> dict[str, Any]:
         key, equals, value = text.partition("=")
         if not equals:
             raise SettingsError(f"--set {text}: expected KEY=VALUE, for example residency.slots=32")
+        _check_section(key.strip())
         values[key.strip()] = _value(value.strip())
     if args.budget is not None:
         values["memory.budget"] = args.budget
     Settings().with_values(values, "--set")  # so that a wrong name or value is reported before anything is loaded
     return values
+
+
+def _check_section(key: str) -> None:
+    """Only a near name is suggested: from a far one, nobody learns what there is."""
+    keys = Settings.keys()
+    sections = list(dict.fromkeys(each.partition(".")[0] for each in keys))
+    if key.partition(".")[0] not in sections:
+        near = difflib.get_close_matches(key, keys, n=1, cutoff=0.75)
+        meant = f"did you mean {near[0]!r}? " if near else ""
+        raise SettingsError(f"--set {key}: no such setting; {meant}Sections: {', '.join(sections)}")
 
 
 def _value(text: str) -> int | str | None:

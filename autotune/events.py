@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -89,4 +90,5 @@ OnEvent = Callable[[TuneEvent], None]
 
 
 def event_to_json(event: TuneEvent) -> dict[str, Any]:
-    return {"event": type(event).__name__, **asdict(event)}
+    """The kind of the event, in lower_snake, beside its fields."""
+    return {"event": re.sub(r"(?<!^)(?=[A-Z])", "_", type(event).__name__).lower(), **asdict(event)}

@@ -54,6 +54,11 @@ class History:
     def __iter__(self) -> Iterator[Config]:
         return iter(self._configs.values())
 
+    @property
+    def candidates(self) -> list[Config]:
+        """Whatever was tried beside the default."""
+        return [config for config in self if config is not self.default and config.outcomes]
+
     def config(self, params: Params) -> Config:
         """The configuration of a proposal; the same object once a trial of it was added."""
         key = self._space.key(params)

@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import re
+import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import Enum
@@ -24,7 +25,7 @@ from autotune.knobs import Params
 from autotune.trial import Outcome, outcome_from_json, outcome_to_json
 from streaming_core.errors import DiskFull
 
-__all__ = ["Journal", "Purpose", "Record", "StudyIdentity", "set_aside"]
+__all__ = ["Journal", "Purpose", "Record", "StudyIdentity", "known_repeat_s", "set_aside"]
 
 _FORMAT = 1
 _FILE = "trials.jsonl"
@@ -160,6 +161,24 @@ class Journal:
                     self.records.append(Record.from_json(raw))
             except (ValueError, TypeError, KeyError, AttributeError, StudyInvalid) as err:
                 raise StudyInvalid(f"{self.path}:{number}: not a trial of this program ({err}); {_ADVICE}") from err
+
+
+def known_repeat_s(studies: Path, fingerprint: str, hardware: str) -> float | None:
+    """What a repeat took, its share of the loading included: the median of earlier trials of this model and machine.
+
+    Looks without a lock; a journal that cannot be read says nothing.
+    """
+    found: list[float] = []
+    for path in studies.glob(f"*/{_FILE}"):
+        try:
+            header, *records = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+            identity = header["identity"]
+            if (identity["fingerprint"], identity["hardware"]) == (fingerprint, hardware):
+                repeats = identity["procedure"]["repeats"]
+                found += [each["duration_s"] / repeats for each in records if each["outcome"]["kind"] == "measured"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return statistics.median(found) if found else None
 
 
 def _header(raw: Any) -> dict[str, Any]:

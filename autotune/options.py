@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -12,13 +14,20 @@ from autotune.errors import RequestInvalid
 
 __all__ = ["build_parser", "duration_s"]
 
-_EXIT_STATUS = """exit status:
-  0    done; a run that keeps the default because nothing was proven faster is done too
-  1    pack --verify: a record is damaged;
-       bench: resident and streamed did not say the same
-  2    wrong input, or something on this machine is in the way (one line on standard error says what)
-  130  interrupted; run has then written the best so far, marked as interrupted
-"""
+_DONE = (0, "done")
+_WRONG = (2, "wrong input, or something on this machine is in the way (one line on standard error says what)")
+_STOPPED = (130, "interrupted")
+_EXITS: dict[str, tuple[tuple[int, str], ...]] = {
+    "run": (
+        (0, "done, also when the default is kept because nothing was proven faster"),
+        _WRONG,
+        (130, "interrupted; the best so far was written, unless a finished result was there"),
+    ),
+    "bench": (_DONE, (1, "resident and streamed did not say the same"), _WRONG, _STOPPED),
+    "pack": (_DONE, (1, "--verify: a record is damaged"), _WRONG, _STOPPED),
+}
+_USUAL_EXITS = (_DONE, _WRONG, _STOPPED)
+_COLUMNS = 78
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smh])+|\d+(?:\.\d+)?")
 
@@ -32,6 +41,23 @@ def duration_s(text: str) -> float:
     return sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+(?:\.\d+)?)([smh])", text))
 
 
+def _exit_status(command: str = "") -> str:
+    lines = ["exit status:"]
+    for code, text in _EXITS.get(command, _USUAL_EXITS):
+        lines += textwrap.wrap(text, _COLUMNS, initial_indent=f"  {code:<5}", subsequent_indent=" " * 7)
+    return "\n".join(lines) + "\n"
+
+
+class _Version(argparse.Action):
+    """Prints the version; it is looked up only when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from autotune.versions import program_version
+
+        sys.stdout.write(f"{parser.prog} {program_version()}\n")
+        parser.exit()
+
+
 class _Parser(argparse.ArgumentParser):
     """Complains like the rest of the program: by an exception whose message is one line."""
 
@@ -43,9 +69,10 @@ def build_parser(default_cache: Path) -> argparse.ArgumentParser:
     parser = _Parser(
         prog="mlx-autotune",
         description="Runs Mixture-of-Experts models bigger than memory, and finds this machine's settings for them.",
-        epilog=_EXIT_STATUS,
+        epilog=_exit_status(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, help: str, example: str, add: Callable[[argparse.ArgumentParser], None]) -> None:
@@ -53,7 +80,7 @@ def build_parser(default_cache: Path) -> argparse.ArgumentParser:
             name,
             help=help,
             description=help[0].upper() + help[1:] + ".",
-            epilog=f"example:\n  {example}\n\n{_EXIT_STATUS}",
+            epilog=f"example:\n  {example}\n\n{_exit_status(name)}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         _add_common(child, default_cache)
@@ -76,7 +103,7 @@ def _add_common(parser: argparse.ArgumentParser, default_cache: Path) -> None:
         type=Path,
         default=default_cache,
         metavar="DIR",
-        help="stores, made checkpoints and studies (MLX_AUTOTUNE_CACHE_DIR; now %(default)s)",
+        help="stores, made checkpoints and studies (MLX_AUTOTUNE_CACHE_DIR; default: %(default)s)",
     )
     common.add_argument(
         "--set",
@@ -86,41 +113,60 @@ def _add_common(parser: argparse.ArgumentParser, default_cache: Path) -> None:
         help="fix a setting, for example residency.slots=32; may be repeated",
     )
     common.add_argument("--budget", metavar="SIZE", help='memory for the model, for example "8GiB"')
-    common.add_argument("--profile", metavar="FILE", help='use this profile; "none" for none (else: this machine\'s)')
+    common.add_argument(
+        "--profile", metavar="FILE", help='use this profile; "none" for none (default: this machine\'s)'
+    )
     volume = common.add_mutually_exclusive_group()
     volume.add_argument("--json", action="store_true", help="JSON lines on standard output instead of text")
     volume.add_argument("--quiet", action="store_true", help="no progress, only the result")
 
 
 def _add_workload(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--repeats", type=int, metavar="N", help="passages a trial replays (3; 2 with a short --time)")
-    parser.add_argument("--prompt-tokens", type=int, metavar="N", help="of each passage (64; 32)")
-    parser.add_argument("--warmup-tokens", type=int, metavar="N", help="decoded but not timed (16; 8)")
-    parser.add_argument("--decode-tokens", type=int, metavar="N", help="timed (48; 32)")
+    parser.add_argument(
+        "--repeats", type=int, metavar="N", help="passages a trial replays (default: 3; 2 or 1 with a short --time)"
+    )
+    parser.add_argument(
+        "--prompt-tokens", type=int, metavar="N", help="of each passage (default: 64; 32 with a short --time)"
+    )
+    parser.add_argument(
+        "--warmup-tokens", type=int, metavar="N", help="decoded but not timed (default: 16; 8 likewise)"
+    )
+    parser.add_argument("--decode-tokens", type=int, metavar="N", help="timed (default: 48; 32 likewise)")
     parser.add_argument("--cold", action="store_true", help="drop the system's cache of the store before each passage")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of texts, order and search (%(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of texts, order and search (default: %(default)s)"
+    )
 
 
 def _run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--trials", type=int, metavar="N", help="of the search; the race comes on top (40)")
-    parser.add_argument("--time", metavar="TIME", help='for everything, for example "5m" (no limit)')
+    parser.add_argument("--trials", type=int, metavar="N", help="of the search; the race comes on top (default: 40)")
+    parser.add_argument("--time", metavar="TIME", help='for everything, for example "5m" (default: no limit)')
     parser.add_argument(
-        "--objective", choices=("decode", "prefill", "balanced"), default="decode", help="what is to be fast (decode)"
+        "--objective",
+        choices=("decode", "prefill", "balanced"),
+        default="decode",
+        help="what is to be fast (default: %(default)s)",
     )
-    parser.add_argument("--output", type=Path, metavar="FILE", help="the profile (profiles/<this machine>.yaml)")
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="the profile (default: profiles/<this machine>.yaml)"
+    )
     parser.add_argument("--fresh", action="store_true", help="do not carry on an earlier run")
     parser.add_argument("--dry-run", action="store_true", help="show plan, space and a time estimate, run nothing")
     _add_workload(parser)
 
 
 def _bench(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="of all contestants, shuffled (%(default)s)")
+    parser.add_argument(
+        "--rounds", type=int, default=3, metavar="N", help="of all contestants, shuffled (default: %(default)s)"
+    )
     _add_workload(parser)
 
 
 def _generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", required=True, metavar="TEXT", help='what to answer; "-" reads standard input')
-    parser.add_argument("--max-tokens", type=int, default=256, metavar="N", help="length of the answer (%(default)s)")
+    parser.add_argument(
+        "--max-tokens", type=int, default=256, metavar="N", help="length of the answer (default: %(default)s)"
+    )
     parser.add_argument("--raw", action="store_true", help="do not apply the model's chat template")
 
 
@@ -129,7 +175,9 @@ def _pack(parser: argparse.ArgumentParser) -> None:
 
 
 def _probe(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seconds", type=float, default=0.5, metavar="S", help="per point of the table (%(default)s)")
+    parser.add_argument(
+        "--seconds", type=float, default=0.5, metavar="S", help="per point of the table (default: %(default)s)"
+    )
 
 
 def _nothing(parser: argparse.ArgumentParser) -> None:

@@ -142,18 +142,35 @@ class Ceiling:
     read_s: float  # per token
     bytes_per_s: float | None  # None: nothing was read
     reads: str  # cold or cached: where the bytes came from in the trials
-    compute: str  # "estimated": the token's time without the wait for reads
+    compute: str  # "estimated": the token's time without the wait for reads; "measured": with nothing to read
+    raised: bool = False  # the estimate was below what was measured, which is what tps then is
 
 
-def ceiling_of(trials: Sequence[Measured], rows: Sequence[DiskRow]) -> Ceiling | None:
-    """From trials of the same settings.  None when they read, and no bandwidth is known."""
+def ceiling_of(
+    trials: Sequence[Measured], rows: Sequence[DiskRow], resident: Sequence[Measured] = ()
+) -> Ceiling | None:
+    """From trials of the same settings, and of the resident model where it fits: that is the time of computation.
+
+    Never below what was measured.  None when the trials read, and no bandwidth is known.
+    """
     if not trials:
         return None
-    compute_s = max(1e-9, statistics.median(1.0 / each.decode_tps - _per_token(each).wait_s for each in trials))
+    compute = "measured" if resident else "estimated"
+    if resident:
+        compute_s = statistics.median(1.0 / each.decode_tps for each in resident)
+    else:
+        compute_s = max(1e-9, statistics.median(1.0 / each.decode_tps - _per_token(each).wait_s for each in trials))
+    best_tps = max(each.decode_tps for each in trials)
     missed = statistics.median(_per_token(each).missed_bytes for each in trials)
     if not missed:
         return Ceiling(
-            tps=1.0 / compute_s, compute_s=compute_s, read_s=0.0, bytes_per_s=None, reads="none", compute="estimated"
+            tps=max(best_tps, 1.0 / compute_s),
+            compute_s=compute_s,
+            read_s=0.0,
+            bytes_per_s=None,
+            reads="none",
+            compute=compute,
+            raised=best_tps > 1.0 / compute_s,
         )
     cold = all(_was_cold(each.counters) for each in trials)
     bandwidth = best_bandwidth(rows, cold=cold)
@@ -161,12 +178,13 @@ def ceiling_of(trials: Sequence[Measured], rows: Sequence[DiskRow]) -> Ceiling |
         return None
     read_s = missed / bandwidth
     return Ceiling(
-        tps=1.0 / (compute_s + read_s),
+        tps=max(best_tps, 1.0 / (compute_s + read_s)),
         compute_s=compute_s,
         read_s=read_s,
         bytes_per_s=bandwidth,
         reads="cold" if cold else "cached",
-        compute="estimated",
+        compute=compute,
+        raised=best_tps > 1.0 / (compute_s + read_s),
     )
 
 

@@ -30,7 +30,7 @@ class RacePlan:
     """How much is measured again."""
 
     finalists: int = 3
-    rounds: int = 3
+    rounds: int = 3  # 0: the first finalist goes straight to the pairs
     pairs: int = 8
     deadline: float = math.inf  # by the measurer's clock
     seed: int = 0
@@ -97,6 +97,8 @@ def _rounds(
     rng: random.Random,
 ) -> Config | None:
     """The finalist with the best standing, if that is ahead of the default's."""
+    if not plan.rounds:
+        return finalists[0]
     entrants = [default, *finalists]
     for _ in range(plan.rounds):
         if _late(measurer, plan, len(entrants)):

@@ -23,6 +23,7 @@ _RACES = (
     RacePlan(finalists=3, rounds=3, pairs=8),
     RacePlan(finalists=2, rounds=2, pairs=6),
     RacePlan(finalists=1, rounds=1, pairs=4),
+    RacePlan(finalists=1, rounds=0, pairs=4),
 )
 LEAST_RACE = _RACES[-1]
 

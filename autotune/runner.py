@@ -54,12 +54,15 @@ class WorkerRunner:
         self._worker: _Worker | None = None
 
     def run(self, spec: TrialSpec, on_stage: Callable[[Stage], None] = ignore) -> Outcome:
-        """Raises WorkerFailed when no worker can be started."""
+        """Raises WorkerFailed when the worker's command cannot be run at all."""
         process = dict(spec.settings.get("process", {}))
         if self._worker is not None and self._worker.process != process:
             self.close()
         if self._worker is None:
-            self._worker = _Worker(self._command, self._environment, process)
+            try:
+                self._worker = self._started(process)
+            except _DiedAtStart as err:
+                return Crashed(reason=str(err))
         clean = False
         try:
             outcome = self._worker.run(spec, on_stage)
@@ -68,6 +71,13 @@ class WorkerRunner:
             if not clean:  # what a failed trial leaves in memory would be charged to the next one
                 self.close()
         return outcome
+
+    def _started(self, process: Mapping[str, Any]) -> _Worker:
+        """A start may fail for a moment, with memory short for one; a second one that fails is the trial's outcome."""
+        try:
+            return _Worker(self._command, self._environment, process)
+        except _DiedAtStart:
+            return _Worker(self._command, self._environment, process)
 
     def close(self) -> None:
         if self._worker is not None:
@@ -79,6 +89,10 @@ class WorkerRunner:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class _DiedAtStart(Exception):
+    """The process was started, and ended or fell silent before its first word."""
 
 
 class _Worker:
@@ -109,9 +123,9 @@ class _Worker:
         try:
             event = self._lines.next(time.monotonic() + _READY_S)
         except TimeoutError:
-            raise WorkerFailed(f"the worker said nothing for {_READY_S:.0f} s after its start") from None
+            raise _DiedAtStart(f"the worker said nothing for {_READY_S:.0f} s after its start") from None
         if event is None:
-            raise WorkerFailed(f"the worker did not start: {_last_line(self._log)}")
+            raise _DiedAtStart(f"the worker did not start: {_last_line(self._log)}")
 
     def run(self, spec: TrialSpec, on_stage: Callable[[Stage], None]) -> Outcome:
         assert self._popen.stdin is not None

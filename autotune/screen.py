@@ -7,6 +7,7 @@ standard output.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TextIO
@@ -16,7 +17,7 @@ from rich.live import Live
 from rich.text import Text
 
 from autotune.board import Board
-from autotune.events import TrialFinished, TrialStarted, TuneEvent, event_to_json
+from autotune.events import TrialFinished, TrialProgressed, TrialStarted, TuneEvent, event_to_json
 from autotune.wording import changes_text, event_text
 from streaming_core.progress import Progress
 from streaming_core.units import format_size
@@ -25,6 +26,7 @@ __all__ = ["Render", "Screen", "make_screen"]
 
 Render = Callable[[Console], None]
 _SPARSE_S = 2.0  # between two lines about the same work
+_EACH_S = 1.0  # likewise, of JSON
 
 
 class Screen(Protocol):
@@ -52,22 +54,33 @@ class JsonScreen:
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
+        self._said: dict[str, float] = {}  # by stage: when it was last spoken of
 
     def _say(self, value: Mapping[str, Any]) -> None:
         self._out.write(json.dumps(value) + "\n")
         self._out.flush()
 
     def event(self, event: TuneEvent) -> None:
-        self._say(event_to_json(event))
+        if not isinstance(event, TrialProgressed) or self._due(f"trial {event.stage.name}"):
+            self._say(event_to_json(event))
+
+    def _due(self, stage: str) -> bool:
+        now = time.monotonic()
+        if now - self._said.get(stage, -math.inf) < _EACH_S:
+            return False
+        self._said[stage] = now
+        return True
 
     def progress(self, progress: Progress) -> None:
-        self._say({"event": "Progress", "stage": progress.stage, "done": progress.done, "total": progress.total})
+        if not self._due(progress.stage):
+            return
+        self._say({"event": "progress", "stage": progress.stage, "done": progress.done, "total": progress.total})
 
     def notice(self, text: str) -> None:
-        self._say({"event": "Notice", "text": text})
+        self._say({"event": "notice", "text": text})
 
     def text(self, piece: str) -> None:
-        self._say({"event": "Text", "text": piece})
+        self._say({"event": "text", "text": piece})
 
     def result(self, data: Mapping[str, Any], summary: str, render: Render) -> None:
         self._say({"event": "result", **data})

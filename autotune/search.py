@@ -25,12 +25,12 @@ from autotune.space import Space
 from autotune.statistics import Noise, measured_noise
 from autotune.trial import Crashed, Infeasible, Measured, Outcome, TimedOut
 
-__all__ = ["Search", "SearchPlan"]
+__all__ = ["SLACK", "Search", "SearchPlan"]
 
 _REPLICATES = 3  # measurements of one configuration, after which a repeated proposal teaches nothing
 _SENTINEL = 8  # trials between two further measurements of the default
 _ATTEMPTS = 200  # random proposals before all are taken to be known
-_SLACK = 1.2  # trials of a race that is cut off by the clock prove nothing, and some take longer than most
+SLACK = 1.2  # trials of a race that is cut off by the clock prove nothing, and some take longer than most
 _NOTABLE = 0.01  # an improvement that resets the patience
 
 
@@ -72,10 +72,17 @@ class Search:
     def trials(self) -> int:
         return sum(len(config.outcomes) for config in self.history)
 
-    def measure_default(self, times: int = 2) -> None:
-        """Default and default again.  Raises WorkerFailed when the default does not run: there is nothing to beat."""
+    def measure_default(self, times: int = 2, *, again: bool = False) -> None:
+        """Default and default again, however short the time: one measurement has no noise.
+
+        With `again`, once more at least: an earlier run knew another day.  Raises WorkerFailed when the default does
+        not run: there is nothing to beat.
+        """
         default = self.history.default
-        while len(default.outcomes) < times and (not self._spent() or not default.outcomes):
+        if self._plan.trials is not None:
+            times = min(times, self._plan.trials)
+        times = max(times, len(default.outcomes) + again)
+        while len(default.outcomes) < times:
             self._measure(default)
             if not default.measured:
                 raise WorkerFailed(f"the default settings do not run: {_reason(default.outcomes[-1])}")
@@ -176,9 +183,22 @@ class Search:
         plan = self._plan
         if plan.trials is not None and self.trials >= plan.trials * share:
             return True
-        race = plan.race_trials if self._ahead() else plan.least_race_trials
-        end = plan.deadline - _SLACK * race * self._measurer.trial_s
-        return self._measurer.clock() + self._measurer.trial_s > plan.start + (end - plan.start) * share
+        trial_s, now = self._measurer.trial_s, self._measurer.clock()
+        if now + trial_s > plan.deadline:
+            return True
+        if not self.history.candidates:  # a race needs something to race
+            return False
+        race = self._reserved()
+        end = plan.deadline - SLACK * race * trial_s
+        return now + trial_s > plan.start + (end - plan.start) * share
+
+    def _reserved(self) -> int:
+        """Trials to leave to the race.  None where no race fits any more: a later run can use what is found."""
+        plan = self._plan
+        before = 2  # the default again, a candidate
+        if (before + plan.least_race_trials) * self._measurer.trial_s > plan.deadline - plan.start:
+            return 0
+        return plan.race_trials if self._ahead() else plan.least_race_trials
 
     def _ahead(self) -> bool:
         return bool(self.history.default.measured) and bool(self.history.ahead_of_default(self._judge))

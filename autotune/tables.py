@@ -54,8 +54,9 @@ def result_table(console: Console, result: TuneResult, path: Path) -> None:
         console.print(Text(f"tuned: {changes_text(result.tuned.changes)}"))
     interval = result.interval
     if interval is not None:
+        noise = f"{result.noise.sigma:.1%}" if result.noise.measurements > 1 else "unknown"
         span = f"{gain_text(interval.low)} to {gain_text(interval.high)}"
-        console.print(Text(f"gain {gain_text(interval.middle)} ({span} at 95 %), noise {result.noise.sigma:.1%}"))
+        console.print(Text(f"gain {gain_text(interval.middle)} ({span} at 95 %), noise {noise}"))
     console.print(Text(result.reason))
     console.print(Text(f"profile: {path}"))
 
@@ -65,13 +66,16 @@ def _spread(side: Side) -> str:
     return f"{tps_text(min(medians))}-{tps_text(max(medians))}"
 
 
-def ceiling_text(ceiling: Ceiling) -> str:
+def ceiling_text(ceiling: Ceiling, of: str = "") -> str:
     """Where a ceiling comes from."""
+    head = f"ceiling of {of} (estimated)" if of else "ceiling (estimated)"
+    raised = "; that is less than was measured, which is shown" if ceiling.raised else ""
+    compute = f"{seconds_text(ceiling.compute_s)} of computation ({ceiling.compute})"
     if ceiling.bytes_per_s is None:
-        return f"ceiling: {seconds_text(ceiling.compute_s)} of computation a token, nothing was read"
+        return f"{head}: {compute} a token, nothing was read{raised}"
     return (
-        f"ceiling: {seconds_text(ceiling.compute_s)} of computation ({ceiling.compute}) and "
-        f"{seconds_text(ceiling.read_s)} of {ceiling.reads} reads a token at {format_size(int(ceiling.bytes_per_s))}/s"
+        f"{head}: {compute} and {seconds_text(ceiling.read_s)} of {ceiling.reads} reads a token "
+        f"at {format_size(int(ceiling.bytes_per_s))}/s{raised}"
     )
 
 

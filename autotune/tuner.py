@@ -21,12 +21,15 @@ from autotune.race import RaceResult, run_race
 from autotune.request import LEAST_RACE, RACE_SHARE, Subject, TuneRequest, first_space, race_plan
 from autotune.result import TuneResult
 from autotune.runner import Runner, ignore
-from autotune.search import Search, SearchPlan
+from autotune.search import SLACK, Search, SearchPlan
 from autotune.space import Space
 from autotune.trial import Measured, TrialSpec
 from autotune.verdict import Evidence, decide
+from autotune.wording import seconds_text
 
 __all__ = ["tune"]
+
+_LEAST_TRIALS = 2 + 1 + LEAST_RACE.trials(1)  # the default twice, a candidate, a race
 
 
 def tune(
@@ -93,6 +96,7 @@ class _Tuning:
         self._journal = journal
         self._space = space
         self._start = start
+        self._resumed = bool(journal.records)
         self._judge = Judge(request.objective, space.base.memory.budget)
 
     def begin(self, runner: Runner, cache_dir: Path, on_event: OnEvent, clock: Callable[[], float]) -> None:
@@ -104,6 +108,7 @@ class _Tuning:
             cache_dir=cache_dir,
             procedure=self._request.procedure(),
         )
+        self._prepared_s = clock() - self._start
         self._measurer = Measurer(runner, self._journal, self._judge, spec, on_event, clock)
         known = [each for each in self._journal.records if each.purpose is Purpose.DEFAULT]
         for record in known:
@@ -133,7 +138,7 @@ class _Tuning:
             plan = race_plan(self._request, self._measurer.trial_s, self._left_s())
             self._measurer.planned = self._request.trials + plan.trials(plan.finalists)
         try:
-            search.measure_default()
+            search.measure_default(again=self._resumed)
             on_event(PhaseStarted("search", f"{len(self._space.knobs)} settings, {self._space.size} combinations"))
             ended = search.run(self._proposals(), [self._space.to_params(each) for each in self._request.priors])
             self._race(race, search, on_event)
@@ -183,7 +188,12 @@ class _Tuning:
         plan = race_plan(self._request, self._measurer.trial_s, self._left_s() / RACE_SHARE)
         finalists = ahead[: plan.finalists]
         if not finalists:
-            race.reason = "nothing that was tried was faster"
+            untried = bool(self._space.knobs) and not self._history.candidates and self._request.time_s is not None
+            late = untried and self._left_s() < self._measurer.trial_s
+            race.reason = self._too_short("try") if late else "nothing that was tried was faster"
+            return
+        if LEAST_RACE.trials(1) * self._measurer.trial_s > self._left_s():
+            race.reason = self._too_short("prove")
             return
         on_event(
             PhaseStarted(
@@ -192,6 +202,14 @@ class _Tuning:
         )
         plan = replace(plan, deadline=self._deadline())
         run_race(race, self._measurer, self._judge, default, finalists, plan, search.noise.sigma)
+
+    def _too_short(self, what: str) -> str:
+        trial_s = self._measurer.trial_s
+        needed_s = self._prepared_s + _LEAST_TRIALS * SLACK * trial_s
+        return (
+            f"the time was too short to {what} anything: about {seconds_text(trial_s)} a trial, "
+            f"at least {math.ceil(needed_s)} s needed; what was measured is kept, a rerun carries on"
+        )
 
     def _ranking(self, default: Measured) -> tuple[int, ...]:
         """Layers that were waited for longest first; those that were resident anyway, last."""

@@ -54,6 +54,8 @@ def event_text(event: TuneEvent) -> str:
         case TrialFinished():
             return _finished(event)
         case NoiseMeasured(sigma=sigma, credible_gain=gain, measurements=count):
+            if count < 2:
+                return "noise unknown: the default was measured once"
             return f"noise {sigma:.1%} over {count} measurements; a gain below {gain:.1%} says nothing yet"
         case BestChanged(decode_tps=tps, ratio=ratio, changes=changes):
             return f"best so far {tps_text(tps)} tok/s ({gain_text(ratio)}): {changes_text(changes)}"

@@ -14,6 +14,7 @@ __all__ = ["pages_of", "repeats_of", "workload_of"]
 
 _TEXTS = 6  # passages at most; more repeats start over
 _SHORT_TIME_S = 600.0
+_SHORTEST_TIME_S = 150.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,12 @@ def pages_of(args: argparse.Namespace) -> PageState:
 def _lengths(args: argparse.Namespace) -> _Lengths:
     """What was asked for; the rest by the time there is."""
     time = getattr(args, "time", None)
-    usual = _SHORT if time is not None and duration_s(time) <= _SHORT_TIME_S else _USUAL
+    usual = _USUAL if time is None else _usual(duration_s(time))
     asked = {name: getattr(args, name) for name in ("repeats", "prompt_tokens", "warmup_tokens", "decode_tokens")}
     return replace(usual, **{name: value for name, value in asked.items() if value is not None})
+
+
+def _usual(time_s: float) -> _Lengths:
+    if time_s <= _SHORTEST_TIME_S:
+        return replace(_SHORT, repeats=1)
+    return _SHORT if time_s <= _SHORT_TIME_S else _USUAL

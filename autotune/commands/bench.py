@@ -17,7 +17,8 @@ from autotune.errors import RequestInvalid, WorkerFailed
 from autotune.prepare import Place, outline_of, pack_store, plan_of, store_files
 from autotune.probe import Ceiling, ceiling_of, probe_disk
 from autotune.result import rounded
-from autotune.runner import WorkerRunner
+from autotune.runner import Runner, WorkerRunner
+from autotune.screen import Screen
 from autotune.subject import probe_plan
 from autotune.tables import ceiling_text, plain_table
 from autotune.trial import Crashed, Engine, Infeasible, Measured, Procedure, TimedOut, TrialSpec
@@ -26,6 +27,7 @@ from autotune.workloads import pages_of, repeats_of, workload_of
 from streaming_core.hardware import detect
 from streaming_core.progress import Progress
 from streaming_core.settings import Settings
+from streaming_core.units import format_size
 
 __all__ = ["run"]
 
@@ -68,12 +70,14 @@ def run(args: argparse.Namespace, context: Context) -> int:
     contestants = [_Contestant("resident", spec(choice.settings, Engine.RESIDENT))]
     contestants += [_Contestant(name, spec(each, Engine.STREAMED)) for name, each in _streamed(choice, args)]
     with WorkerRunner(context.environment) as runner:
-        _rounds(contestants, args, runner, screen.progress)
+        _rounds(contestants, args, runner, screen)
     streamed = contestants[-1]
     if not streamed.trials:
         raise WorkerFailed(f"streaming does not run with these settings: {streamed.failure}")
     rows = probe_disk(store_files(outline, place, choice.settings.store.layout), machine, probe_plan(outline))
-    ceiling = ceiling_of(streamed.trials, rows)
+    if choice.settings.reading.page_cache == "bypass":  # else the ceiling is that of a cache that is not used
+        rows = [row for row in rows if row.page_cache == "bypass"]
+    ceiling = ceiling_of(streamed.trials, rows, contestants[0].trials)
     data = _data(outline.name, contestants, ceiling)
     summary = ", ".join(f"{each.name} {_decode(each)}" for each in contestants if each.trials)
     screen.result(data, summary, lambda console: _show(console, outline.name, contestants, ceiling))
@@ -81,21 +85,20 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _streamed(choice: Choice, args: argparse.Namespace) -> list[tuple[str, Settings]]:
-    """The settings in question, and before them the default if that is something else."""
-    default = Settings().with_values(set_values(args))
+    """The settings in question, and before them the default within the same memory, if that is something else."""
+    budget = {"memory.budget": choice.settings.memory.budget}
+    default = Settings().with_values({**budget, **set_values(args)})
     before = [] if choice.settings == default else [("default", default)]
     return [*before, ("streamed", choice.settings)]
 
 
-def _rounds(
-    contestants: Sequence[_Contestant], args: argparse.Namespace, runner: WorkerRunner, on_progress: Any
-) -> None:
+def _rounds(contestants: Sequence[_Contestant], args: argparse.Namespace, runner: Runner, screen: Screen) -> None:
     rng = random.Random(args.seed)
     total = args.rounds * len(contestants)
     done = 0
     for _ in range(args.rounds):
         for contestant in rng.sample(list(contestants), len(contestants)):
-            on_progress(Progress(f"measuring {contestant.name}", done, total, "trials"))
+            screen.progress(Progress(f"measuring {contestant.name}", done, total, "trials"))
             done += 1
             if contestant.failure:
                 continue
@@ -107,7 +110,9 @@ def _rounds(
                     contestant.failure = reason
                 case TimedOut(after_s=after_s):
                     contestant.failure = f"silent for {after_s:.0f} s"
-    on_progress(Progress("measuring", total, total, "trials"))
+            said = f"{tps_text(outcome.decode_tps)} tok/s" if isinstance(outcome, Measured) else contestant.failure
+            screen.notice(f"trial {done}/{total} [{contestant.name}] {said}")
+    screen.progress(Progress("measuring", total, total, "trials"))
 
 
 def _decode(contestant: _Contestant) -> str:
@@ -131,6 +136,7 @@ def _data(model: str, contestants: Sequence[_Contestant], ceiling: Ceiling | Non
             "counters": [{**asdict(trial.counters), "layers": None} for trial in each.trials],
             "effective": each.trials[0].effective if each.trials else {},
         }
+    found.setdefault("default", found["streamed"])  # nothing else was measured: they are the same settings
     found["same_tokens"] = _same_tokens(contestants)
     plain: dict[str, Any] = rounded(found)
     return plain
@@ -146,12 +152,12 @@ def _show(console: Console, model: str, contestants: Sequence[_Contestant], ceil
         if each.trials:
             rows.append([each.name, *_cells(each)])
     console.print(Text(model))
-    console.print(plain_table(["", "tok/s", "spread", "prefill", "1st token"], rows))
+    console.print(plain_table(["", "tok/s", "spread", "prefill", "1st token", "memory"], rows))
     for each in contestants:
         if each.failure:
             console.print(Text(f"{each.name} was not measured: {each.failure}"))
     if ceiling is not None:
-        console.print(Text(f"{tps_text(ceiling.tps)} tok/s {ceiling_text(ceiling)}"))
+        console.print(Text(f"{tps_text(ceiling.tps)} tok/s {ceiling_text(ceiling, 'streamed')}"))
     settings = Settings.from_mapping(contestants[-1].spec.settings)
     console.print(Text(f"streamed: {changes_text(settings.changes_from(Settings()))}"))
     same = "the same tokens everywhere" if _same_tokens(contestants) else "TOKENS DIFFER between contestants"
@@ -165,4 +171,5 @@ def _cells(contestant: _Contestant) -> list[str]:
         f"{tps_text(min(speeds))}-{tps_text(max(speeds))}",
         tps_text(statistics.median(_prefill_tps(each) for each in contestant.trials)),
         seconds_text(statistics.median(each.first_token_s for each in contestant.trials)),
+        format_size(max(each.needed_bytes for each in contestant.trials)),
     ]

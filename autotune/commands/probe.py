@@ -29,10 +29,14 @@ def run(args: argparse.Namespace, context: Context) -> int:
     if not (math.isfinite(args.seconds) and args.seconds > 0):
         raise RequestInvalid(f"--seconds must be positive, got {args.seconds}")
     settings = Settings().with_values(set_values(args))
-    model = model_name(args)
     machine = detect()
-    place = Place(machine, args.cache_dir)
     screen = context.screen
+    if not args.model:
+        found = _Found(machine, [])
+        screen.result(found.to_json(), found.summary, found.show)
+        return 0
+    model = model_name(args)
+    place = Place(machine, args.cache_dir)
     outline = outline_of(model, place, screen.progress)
     pack_store(outline, place, settings, screen.progress)
     size = outline.record_bytes
@@ -61,6 +65,8 @@ class _Found:
     @property
     def summary(self) -> str:
         best = self.best_bytes_per_s
+        if not self.rows:
+            return f"{self.machine.hardware().profile_name()}: the disk was not measured (--model is missing)"
         speed = "no cold read could be proven" if best is None else f"{best / 1e9:.2f} GB/s cold"
         return f"{self.machine.hardware().profile_name()}: {speed}"
 
@@ -93,6 +99,9 @@ class _Found:
         ]
         console.print(plain_table(["", ""], facts))
         console.print()
+        if not self.rows:
+            console.print(Text("disk: not measured; --model says which model's files to read"))
+            return
         console.print(disk_table(self.rows))
         if self.best_bytes_per_s is None:
             console.print(Text("no read was proven to be cold: the figures are those of memory"))

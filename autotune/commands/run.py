@@ -67,13 +67,35 @@ def run(args: argparse.Namespace, context: Context) -> int:
         command=context.command_line,
         written=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
-    disk = {"disk": rounded([row.to_json() for row in result.disk])} if result.disk else profile.probe
-    replace(profile, probe=disk).with_entry(outline.name, entry).write(path)
-    summary = f"{result.status.value}: {result.reason}; written to {path}"
+    kept = _kept(profile, outline, result)
+    if result.status is Status.INTERRUPTED:
+        where = place.cache_dir / "studies" / str(result.search["study"])
+        screen.notice(f"the trials so far are in {where}; the same command carries on")
+    if kept:
+        written = f"{path} keeps its finished result for {outline.name}"
+        screen.notice(written)
+    else:
+        _write(profile, outline, entry, result, path)
+        written = f"written to {path}"
+    summary = f"{result.status.value}: {result.reason}; {written}"
     screen.result(
-        {"profile": str(path), **result.to_json()}, summary, lambda console: result_table(console, result, path)
+        {"profile": str(path), "written": not kept, **result.to_json()},
+        summary,
+        lambda console: result_table(console, result, path),
     )
     return _EXIT[result.status]
+
+
+def _kept(profile: Profile, outline: ModelOutline, result: TuneResult) -> bool:
+    """Whether the profile has a finished result for this very model, which half a run does not replace."""
+    earlier = profile.entries.get(outline.name)
+    finished = earlier is not None and earlier.status == "measured" and earlier.fingerprint == outline.fingerprint
+    return result.status is Status.INTERRUPTED and finished
+
+
+def _write(profile: Profile, outline: ModelOutline, entry: Entry, result: TuneResult, path: Path) -> None:
+    disk = {"disk": rounded([row.to_json() for row in result.disk])} if result.disk else profile.probe
+    replace(profile, probe=disk).with_entry(outline.name, entry).write(path)
 
 
 def request_of(args: argparse.Namespace, priors: tuple[Settings, ...]) -> TuneRequest:

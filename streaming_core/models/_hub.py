@@ -15,6 +15,8 @@ from streaming_core.progress import OnProgress, Progress
 
 __all__ = ["fetch", "what_is_missing"]
 
+_log = logging.getLogger(__name__)
+
 # What mlx-lm itself downloads for a model: weights, configs, tokenizers of every kind, chat templates.
 _PATTERNS = ["*.json", "*.jsonl", "*.txt", "*.jinja", "*.tiktoken", "*.py", "tokenizer.model", "model*.safetensors"]
 
@@ -39,8 +41,9 @@ def fetch(repo: str, hub_cache: Path | None, on_progress: OnProgress) -> Path:
         try:
             bar = _progress_bar(on_progress)
             folder = Path(huggingface_hub.snapshot_download(repo, tqdm_class=bar, **options))
-        except Exception as err:
-            raise _failure(repo, cache, err) from err
+        except Exception as err:  # noqa: BLE001  of many kinds; each is translated, none is swallowed
+            _log.debug("downloading %s failed", repo, exc_info=err)
+            raise _failure(repo, cache, err) from None  # one line for the user; the hub's chain is in the log
     if missing := what_is_missing(folder):
         # Offline, the library gives back a folder in which files are missing; online, the model itself lacks them.
         raise ModelNotFound(f"{repo} in {folder} is not whole: {missing}; run `hf download {repo}` with a network")

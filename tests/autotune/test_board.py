@@ -4,7 +4,7 @@ import pytest
 from tuner_fakes import hill, tuned
 
 from autotune.board import Board
-from autotune.events import TrialFinished, TuneEvent
+from autotune.events import NoiseMeasured, TrialFinished, TuneEvent
 from autotune.testing import FakeRunner, Weather
 from autotune.wording import changes_text, event_text, gain_text, seconds_text, tps_text
 
@@ -44,3 +44,9 @@ def test_numbers_have_as_many_digits_as_they_deserve() -> None:
     assert [gain_text(value) for value in (1.234, 0.9, 20.0)] == ["+23.4%", "-10.0%", "20 times"]
     assert changes_text({"residency.slots": 4, "reading.threads": 8}) == "slots=4 threads=8"
     assert changes_text({}) == "default"
+
+
+def test_noise_of_one_measurement_is_unknown() -> None:
+    once = NoiseMeasured(0.0, 0.03, 1)
+    assert "noise unknown" in event_text(once)
+    assert "0.0" not in event_text(once)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -16,10 +17,11 @@ import autotune.commands.bench
 import autotune.commands.run
 from autotune.cli import main
 from autotune.errors import RequestInvalid
+from autotune.events import PhaseStarted, TrialProgressed
 from autotune.options import duration_s
 from autotune.screen import LiveScreen, make_screen
 from autotune.testing import FakeRunner, Weather
-from autotune.trial import Engine
+from autotune.trial import Engine, Stage
 from streaming_core.profile import Profile
 from streaming_core.progress import Progress
 
@@ -235,7 +237,7 @@ def test_generate_streams_its_text_and_counts(capsys: pytest.CaptureFixture[str]
     assert "tok/s" in err and "of experts were in memory" in err
     assert main([*words, "--json"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    text = "".join(line["text"] for line in lines if line["event"] == "Text")
+    text = "".join(line["text"] for line in lines if line["event"] == "text")
     assert text == out
     assert lines[-1]["generation_tokens"] == 5
 
@@ -313,3 +315,97 @@ def test_sigterm_ends_a_command_as_ctrl_c_does() -> None:
 def test_bytes_that_are_no_text_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "--model", "tiny", "--prompt", "a\udcff"]) == 2
     assert "--prompt is not UTF-8" in capsys.readouterr().err
+
+
+def test_an_interrupted_run_keeps_the_finished_result_and_says_where_its_trials_are(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["run", "--model", "tiny", "--seed", "79", "--trials", "4", "--output", "p.yaml"]
+    fake_runner(monkeypatch, FakeRunner(lambda settings: 10.0))
+    assert main(words) == 0
+    before = Path("p.yaml").read_bytes()
+    fake_runner(monkeypatch, FakeRunner(lambda settings: 10.0, interrupt_at=3))
+    assert main([*words, "--fresh"]) == 130
+    err = capsys.readouterr().err
+    assert Path("p.yaml").read_bytes() == before
+    assert "studies/tiny-" in err and "the same command carries on" in err
+    assert "p.yaml keeps its finished result for tiny" in err
+
+
+def test_bench_gives_the_default_the_memory_of_the_streamed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_runner(monkeypatch, FakeRunner(lambda settings: 10.0 + settings.reading.threads, Weather(noise=0.01)))
+    words = ["run", "--model", "tiny", "--budget", "128MiB", "--trials", "20", "--output", "p.yaml"]
+    assert main([*words, "--set", "residency.resident_layers=0"]) == 0
+    runner = FakeRunner(lambda settings: 10.0)
+    fake_runner(monkeypatch, runner, autotune.commands.bench)
+    capsys.readouterr()
+    assert main(["bench", "--model", "tiny", "--rounds", "1", "--profile", "p.yaml"]) == 0
+    assert len(runner.specs) == 3
+    assert {spec.settings["memory"]["budget"] for spec in runner.specs} == {"128MiB"}
+    out, err = capsys.readouterr()
+    assert "memory" in out and "ceiling of streamed (estimated)" in out
+    assert sum(line.startswith("trial ") and line.endswith("tok/s") for line in err.splitlines()) == 3
+
+
+def test_bench_as_json_has_a_default_also_when_that_is_what_is_streamed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_runner(monkeypatch, FakeRunner(lambda settings: 10.0), autotune.commands.bench)
+    assert main(["bench", "--model", "tiny", "--rounds", "1", "--json", "--profile", "none"]) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result["default"] == result["streamed"]
+
+
+def test_json_events_have_names_of_one_style_and_progress_is_throttled() -> None:
+    out = io.StringIO()
+    screen = make_screen(json_lines=True, quiet=False, out=out, err=io.StringIO())
+    for done in range(50):
+        screen.event(TrialProgressed(Stage("loading experts", done, 50)))
+        screen.progress(Progress("packing experts", done, 50))
+    screen.notice("a word")
+    screen.event(PhaseStarted("search"))
+    names = [json.loads(line)["event"] for line in out.getvalue().splitlines()]
+    assert names == ["trial_progressed", "progress", "notice", "phase_started"]
+
+
+def test_a_short_dry_run_is_told_in_seconds_and_a_longer_one_as_a_range(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ["run", "--model", "tiny", "--dry-run", "--quiet", "--cache-dir", str(tmp_path)]  # with no earlier run
+    assert main([*words, "--time", "1s"]) == 0
+    assert "about 1 s" in capsys.readouterr().out
+    assert main(words) == 0
+    assert re.search(r"\d+ (min )?to \d+ ?", capsys.readouterr().out)
+
+
+def test_a_setting_of_no_section_lists_the_sections_and_suggests_nothing_far_fetched(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["run", "--model", "tiny", "--set", "foo.bar=1"]) == 2
+    err = capsys.readouterr().err
+    assert "Sections: " in err and "residency" in err and "did you mean" not in err
+    assert main(["run", "--model", "tiny", "--set", "residncy.slots=1"]) == 2
+    assert "did you mean 'residency.slots'" in capsys.readouterr().err
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("mlx-autotune ")
+
+
+def test_probe_without_a_model_tells_the_facts_of_the_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["probe"]) == 0
+    out = capsys.readouterr().out
+    assert "default budget" in out and "disk: not measured" in out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_names_only_the_exit_statuses_that_a_command_has_in_narrow_lines(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "--help"]) == 0
+    _, _, block = capsys.readouterr().out.partition("exit status:")
+    assert all(len(line) <= 78 for line in block.splitlines())
+    assert ("  1 " in block) == (command in ("bench", "pack"))

@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
-from tuner_fakes import hill, identity, workload
+from tuner_fakes import hill, identity, workbench, workload
 
 from autotune.errors import StudyInvalid
-from autotune.journal import Journal, Purpose, Record, set_aside
+from autotune.journal import Journal, Purpose, Record, known_repeat_s, set_aside
 from autotune.testing import FakeRunner, hang, killed, out_of_memory
 from autotune.trial import Outcome, Procedure, TrialSpec, outcome_from_json, outcome_to_json
 from autotune.workload import Workload
@@ -141,3 +141,14 @@ def test_a_folder_that_cannot_be_made_and_a_full_disk_are_one_clear_error(
         monkeypatch.setattr(os, "fsync", full)
         with pytest.raises(DiskFull, match="no room to write trials down"):
             journal.start(identity())
+
+
+def test_timings_of_earlier_runs_are_found_by_model_and_machine_and_damage_is_passed_over(tmp_path: Path) -> None:
+    with workbench(tmp_path / "studies" / "a", FakeRunner(hill, trial_s=12.0)).journal as journal:
+        header = {"identity": {"fingerprint": "abc", "hardware": "here", "procedure": {"repeats": 3}}}
+        record = {"duration_s": 12.0, "outcome": {"kind": "measured"}}
+        journal.path.write_text(json.dumps(header) + "\n" + json.dumps(record) + "\n")
+    (tmp_path / "studies" / "b").mkdir()
+    (tmp_path / "studies" / "b" / "trials.jsonl").write_text("no JSON")
+    assert known_repeat_s(tmp_path / "studies", "abc", "here") == 4.0
+    assert known_repeat_s(tmp_path / "studies", "abc", "elsewhere") is None

@@ -123,9 +123,18 @@ def test_ctrl_c_during_a_trial_ends_the_worker(runner: WorkerRunner) -> None:
 def test_a_command_that_is_no_worker_is_one_clear_error() -> None:
     with pytest.raises(WorkerFailed, match="cannot start the worker /no/such/python"):
         WorkerRunner({}, command=("/no/such/python",)).run(spec("fine"))
+
+
+def test_a_worker_that_dies_at_its_start_twice_is_a_crash_not_the_end_of_the_run() -> None:
     failing = (sys.executable, "-c", "raise SystemExit('mlx is not installed')")
-    with pytest.raises(WorkerFailed, match="the worker did not start: mlx is not installed"):
-        WorkerRunner(environment(), command=failing).run(spec("fine"))
+    outcome = WorkerRunner(environment(), command=failing).run(spec("fine"))
+    assert outcome == Crashed(reason="the worker did not start: mlx is not installed")
+
+
+def test_a_worker_that_dies_at_its_start_once_is_started_again(tmp_path: Path) -> None:
+    script = f"[ -e {tmp_path}/x ] || {{ touch {tmp_path}/x; exit 3; }}; exec {sys.executable} {STUB}"
+    with WorkerRunner(environment(), command=("/bin/sh", "-c", script)) as runner:
+        assert isinstance(runner.run(spec("fine")), Measured)
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks for the process in /proc")

@@ -172,3 +172,38 @@ def test_ceiling_adds_the_time_of_the_missed_bytes_to_that_of_the_computation() 
     assert ceiling is not None
     assert ceiling.tps == pytest.approx(1 / (compute_s + 1024 / (2 << 20)))
     assert ceiling_of([measured], []) is None
+
+
+def test_a_short_time_still_tries_a_candidate_and_races_it(tmp_path: Path) -> None:
+    runner = FakeRunner(lambda settings: 10.0 if settings == first else 20.0, QUIET, trial_s=10.0)
+    first = Settings().with_values({"memory.budget": 1 << 30})
+    result = tuned(tmp_path, runner, trials=None, time_s=115.0)
+    assert result.status is Status.PROVEN
+    assert runner.now <= 115.0
+
+
+def test_a_time_too_short_to_try_anything_says_how_much_is_needed(tmp_path: Path) -> None:
+    runner = FakeRunner(hill, QUIET, trial_s=10.0)
+    result = tuned(tmp_path, runner, trials=None, time_s=25.0)
+    assert len(runner.specs) == 2
+    assert result.status is Status.DEFAULT_KEPT
+    assert "the time was too short to try anything: about 10 s a trial, at least 132 s needed" in result.reason
+
+
+def test_a_rerun_of_a_short_run_goes_on_and_measures_the_default_once_more(tmp_path: Path) -> None:
+    tuned(tmp_path, FakeRunner(hill, QUIET, trial_s=10.0), trials=None, time_s=25.0)
+    again = FakeRunner(hill, QUIET, trial_s=10.0)
+    result = tuned(tmp_path, again, trials=None, time_s=25.0)
+    assert [row.purpose for row in result.trials] == ["default", "default", "default", "search"]
+    assert again.specs[0].settings == Settings().with_values({"memory.budget": 1 << 30}).to_mapping()
+
+
+def test_a_ceiling_is_never_below_what_was_measured_and_takes_its_computation_from_the_resident_model() -> None:
+    spec = TrialSpec(model="m", settings=Settings().to_mapping(), workload=workload(), cache_dir=Path("unused"))
+    fast = FakeRunner(lambda settings: 10.0, Weather(noise=0.0)).run(spec)
+    slow = FakeRunner(lambda settings: 5.0, Weather(noise=0.0)).run(spec)
+    assert isinstance(fast, Measured) and isinstance(slow, Measured)
+    rows = [DiskRow(4096, 1, "bypass", 1 << 20, 1.0, 10)]
+    raised = ceiling_of([fast], rows, [slow])
+    assert raised is not None and raised.raised and raised.tps == pytest.approx(fast.decode_tps)
+    assert raised.compute == "measured" and raised.compute_s == pytest.approx(0.2, rel=0.1)
