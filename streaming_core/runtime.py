@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -173,6 +173,7 @@ def load(
     *,
     cache_dir: Path | None = None,
     machine: Machine | None = None,
+    oracle: Sequence[Mapping[int, Sequence[int]]] | None = None,
     on_progress: OnProgress = ignore,
 ) -> StreamedModel:
     """Loads a model whose experts stream from disk.
@@ -181,6 +182,7 @@ def load(
         model: a folder, a hub id or an alias.
         profile_or_settings: a profile (the model's entry is used), settings, or None for the defaults.
         cache_dir: where packed records are kept; the platform's cache folder unless given.
+        oracle: for `predict.kind: oracle`: the experts that each layer asked for in each pass of a recorded run.
         on_progress: hears of downloads, packing and loading.
 
     Raises:
@@ -195,7 +197,7 @@ def load(
     store = open_store(opened, settings, cache_dir, machine, on_progress)
     before = mx.set_cache_limit(settings.memory.mlx_cache)
     try:
-        engine = assemble(opened, memory_plan, settings, store, machine, on_progress)
+        engine = assemble(opened, memory_plan, settings, store, machine, oracle, on_progress)
         tokenizer = mlx_lm.utils.load_tokenizer(opened.outline.folder, eos_token_ids=opened.config.get("eos_token_id"))
     except BaseException:
         mx.set_cache_limit(before)
