@@ -11,6 +11,7 @@ import mlx.core as mx
 from streaming_core.predict import Guess, Predictor
 from streaming_core.prefetch import Budget, PassBudget, Prefetch, PrefetchLayer
 from streaming_core.reading import Reader
+from streaming_core.recording import NullRecorder, Recorder
 from streaming_core.store import Store
 from streaming_core.trace import LayerCounters, LayerStats, Stats
 
@@ -33,6 +34,7 @@ class Engine:
         self.counters: dict[int, LayerCounters] = {}
         # Weakly: a cycle between the two would keep a closed model's banks until a collection.
         self.layers: WeakValueDictionary[int, PrefetchLayer] = WeakValueDictionary()
+        self.recorder: Recorder = NullRecorder()
         self.unneeded_layer: int | None = None
         self.first_observed: int | None = None  # the decoder layer whose input is the first thing seen of a pass
         self._budget = budget
@@ -54,6 +56,7 @@ class Engine:
     def begin_pass(self, tokens: int) -> None:
         """A forward pass starts: its first decoder layer is about to run, or its first streamed layer is called."""
         self._guesses = []  # of a pass that was given up
+        self.recorder.begins_pass()
         self._tokens += tokens
         self._passes += 1
         self._pass = self._budget.begin_pass()
@@ -93,6 +96,7 @@ class Engine:
             if layer is None:
                 continue
             ranked = guess.ranked()
+            self.recorder.guessed(guess.layer, ranked)
             chosen = self._pass.choose(guess.layer, ranked, lambda e, at=layer: self.prefetch.absent(at, e))  # type: ignore[misc]
             begun = self.prefetch.fetch(layer, chosen, {expert for expert, _ in ranked})
             self._pass.spend(begun)

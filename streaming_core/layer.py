@@ -68,6 +68,7 @@ class StreamedLayer:
         self.counters.syncs += 1
         asked = np.array(indices, copy=False).reshape(-1)
         experts = list(dict.fromkeys(asked.tolist())) if asked.size <= 64 else np.unique(asked).tolist()
+        engine.recorder.asked(self.number, experts)
         if (guess := engine.predictor.sees_choice(self.number, experts)) is not None:
             guesses.append(guess)
         expected = engine.prefetch.expects(self, experts)

@@ -25,6 +25,7 @@ from streaming_core.models.outline import ModelOutline, OpenModel, open_model
 from streaming_core.models.resolve import default_cache_dir, resolve_model
 from streaming_core.profile import Profile
 from streaming_core.progress import OnProgress, ignore
+from streaming_core.recording import Recorder
 from streaming_core.residency.memory import MemoryPlan, plan_memory
 from streaming_core.settings import Settings
 from streaming_core.trace import Stats
@@ -70,6 +71,10 @@ class StreamedModel:
     def stats(self) -> Stats:
         """Counts since load or `reset_stats()`."""
         return self._engine.stats()
+
+    def record(self, recorder: Recorder) -> None:
+        """From now on the recorder hears of every pass, choice and guess; `NullRecorder()` ends it."""
+        self._engine.recorder = recorder
 
     def reset_stats(self) -> None:
         self._engine.reset_stats()

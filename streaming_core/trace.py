@@ -50,8 +50,8 @@ class Stats:
     misses: int
     demand_bytes: int
     prefetch_bytes: int
-    guessed: int
-    guesses_used: int
+    guessed: int  # reads (or hints) begun on a guess
+    guesses_used: int  # of them, asked for by the router
     wait_s: float
     syncs: int  # times the host waited for the device because a router's choice was needed
     peak_bytes: int  # MLX's peak of allocated memory
