@@ -1,7 +1,7 @@
 """What streaming costs when nothing is missing, and what it reaches when something is: `python benchmarks/overhead.py`.
 
-Every variant decodes the same forced tokens; variants take turns in shuffled order, so drift hits all of them alike.  Prints medians over
-rounds, their spread, and the ratio to plain mlx-lm of the same round.
+Every variant decodes the same forced tokens; variants take turns in shuffled order, so drift hits all of them alike.
+Prints medians over rounds, their spread, and the ratio to plain mlx-lm of the same round.
 """
 
 from __future__ import annotations

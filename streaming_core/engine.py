@@ -22,7 +22,13 @@ class Engine:
     """Used by the one thread that runs the model."""
 
     def __init__(
-        self, store: Store, reader: Reader, predictor: Predictor, prefetch: Prefetch, budget: Budget, fewest_rows: int = 1
+        self,
+        store: Store,
+        reader: Reader,
+        predictor: Predictor,
+        prefetch: Prefetch,
+        budget: Budget,
+        fewest_rows: int = 1,
     ) -> None:
         """A wave computes at least `fewest_rows` rows if its call has as many, some of them twice: GPU backends take
         another kernel, which rounds differently, for a handful of rows."""
@@ -65,7 +71,7 @@ class Engine:
     # ---- guesses -------------------------------------------------------------------------------------------------
 
     def sees_input(self, layer: int, hidden: mx.array) -> None:
-        """A decoder layer is about to run on `hidden` [..., D].  A guess for this very layer cannot wait for its sync."""
+        """A decoder layer is about to run on `hidden` [..., D].  A guess for this layer cannot wait for its sync."""
         if layer == self.first_observed:
             self.begin_pass(hidden.size // hidden.shape[-1])
         guess = self.predictor.sees_input(layer, hidden)

@@ -35,7 +35,7 @@ def make_budget(settings: Settings) -> Budget:
 def make_predictor(
     opened: OpenModel, plan: MemoryPlan, settings: Settings, oracle: Sequence[Mapping[int, Sequence[int]]] | None
 ) -> Predictor:
-    """Raises SettingsError, and ModelNotSupported where a guess by router is asked for and no layer's router is known."""
+    """Raises SettingsError, and ModelNotSupported where a guess by router is wanted and no router is known."""
     kind, ahead = settings.predict.kind, settings.prefetch.ahead
     width = max(1, math.ceil(opened.outline.top_k * settings.predict.mult))
     if kind == "none" or not plan.streamed:

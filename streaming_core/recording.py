@@ -1,7 +1,7 @@
 """What the router asked for and what was guessed, pass by pass: kept, counted, saved and read back.
 
-A saved trace is gzip-compressed JSON: version, fingerprint of the checkpoint, experts, top_k, and for each pass the experts
-that each streamed layer asked for.
+A saved trace is gzip-compressed JSON: version, fingerprint of the checkpoint, experts, and for each pass the experts that
+each streamed layer asked for.
 """
 
 from __future__ import annotations
@@ -130,5 +130,7 @@ def read_routes(path: Path, fingerprint: str) -> Routes:
     except (ValueError, KeyError, TypeError, AttributeError, EOFError, RecursionError, zlib.error) as err:
         raise TraceInvalid(f"{path}: not a trace of this program ({err})") from err
     if found != fingerprint:
-        raise TraceInvalid(f"{path}: recorded with another checkpoint; record it again with `mlx-autotune trace --save`")
+        raise TraceInvalid(
+            f"{path}: recorded with another checkpoint; record it again with `mlx-autotune trace --save`"
+        )
     return routes

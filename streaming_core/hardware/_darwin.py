@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import struct
 import resource
+import struct
 from functools import cached_property
 from pathlib import Path
 

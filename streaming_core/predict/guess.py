@@ -18,8 +18,11 @@ __all__ = ["Guess", "KnownGuess", "ScoredGuess", "best_per_expert"]
 class Guess(Protocol):
     """Candidates of `layer`.  `arrays` have to be evaluated before `ranked` is called."""
 
-    layer: int
-    arrays: Sequence[mx.array]
+    @property
+    def layer(self) -> int: ...
+
+    @property
+    def arrays(self) -> Sequence[mx.array]: ...
 
     def ranked(self) -> list[tuple[int, float]]:
         """(expert, score), the best first; every expert once."""

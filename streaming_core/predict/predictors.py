@@ -22,8 +22,8 @@ class RouterView(Protocol):
 class Predictor(Protocol):
     """Told what happens, asked for guesses.  Each method may return a guess or None.
 
-    `sees_input` is called before a decoder layer runs, `sees_router_input` when its experts are called, `sees_choice` when
-    the choice is known, all with decoder-layer numbers.
+    `sees_input` is called before a decoder layer runs, `sees_router_input` when its experts are called, `sees_choice`
+    when the choice is known, all with decoder-layer numbers.
     """
 
     needs_input: bool  # whether decoder layers have to be observed
@@ -55,8 +55,8 @@ class NoPrediction:
 class GatePredictor(NoPrediction):
     """Asks the router of the layer `ahead` layers on what it would choose now.
 
-    From the un-normed input of a decoder layer (`from_router_input` False), or, cheaper and nearer in time, from what this
-    layer's own router sees.
+    From the un-normed input of a decoder layer (`from_router_input` False), or, cheaper and nearer in time, from what
+    this layer's own router sees.
     """
 
     def __init__(self, routers: Mapping[int, RouterView], width: int, ahead: int, *, from_router_input: bool) -> None:

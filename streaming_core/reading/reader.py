@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from enum import Enum
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 
 from streaming_core.errors import ReadError

@@ -137,7 +137,10 @@ def test_syncs_per_pass_are_the_streamed_layers_for_guesses_made_ahead(tiny: Pat
 
 def test_what_cannot_be_combined_is_refused_by_name(tiny: Path, shared_cache: Path) -> None:
     cases = [
-        ({"prefetch__backend": "advise", "predict__kind": "gate", "reading__page_cache": "bypass"}, "page_cache bypass"),
+        (
+            {"prefetch__backend": "advise", "predict__kind": "gate", "reading__page_cache": "bypass"},
+            "page_cache bypass",
+        ),
         ({"prefetch__ahead": 0, "predict__kind": "frequency", "prefetch__backend": "slots"}, "ahead 0 needs"),
         ({"predict__kind": "oracle", "prefetch__backend": "slots"}, "oracle"),
     ]

@@ -1,0 +1,105 @@
+"""Whether a run keeps its promises: memory within the budget, and prompts about as fast as reading allows.
+
+python benchmarks/promises.py memory --model layers:4 --budget 1.5GiB
+python benchmarks/promises.py prefill --model layers:2 --slots 128
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx_lm
+
+import streaming_core
+from streaming_core import Settings
+from streaming_core.hardware import detect
+from streaming_core.models import default_cache_dir, resolve_model
+from streaming_core.testing import prompts
+from streaming_core.units import format_size
+
+_IMPORT_ONLY = "import mlx_lm, streaming_core.hardware as hardware; print(hardware.detect().process_memory().rss_bytes)"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cache-dir", type=Path, default=default_cache_dir())
+    parts = parser.add_subparsers(required=True)
+    memory = parts.add_parser("memory", help="peak RSS against budget plus the RSS of importing mlx_lm")
+    memory.add_argument("--model", default="layers:4")
+    memory.add_argument("--budget", default="1.5GiB")
+    memory.add_argument("--prompt", type=int, default=500, help="tokens")
+    memory.add_argument("--tokens", type=int, default=300, help="tokens decoded")
+    memory.set_defaults(run=keeps_budget)
+    prefill = parts.add_parser("prefill", help="time to the first token against resident plus reading once")
+    prefill.add_argument("--model", default="layers:2")
+    prefill.add_argument("--slots", type=int, default=128)
+    prefill.add_argument("--prompt", type=int, default=512, help="tokens")
+    prefill.add_argument("--rounds", type=int, default=3)
+    prefill.set_defaults(run=prefills)
+    args = parser.parse_args()
+    print(json.dumps(args.run(args), indent=2))
+
+
+def forced(tokens: list[int]) -> Any:
+    """A sampler that says these tokens, so that text of random weights does not run in circles."""
+    left: Iterator[int] = iter(tokens)
+    return lambda logits: mx.array([next(left)])
+
+
+def keeps_budget(args: argparse.Namespace) -> dict[str, Any]:
+    baseline = int(subprocess.run([sys.executable, "-c", _IMPORT_ONLY], capture_output=True, check=True).stdout)
+    machine = detect()
+    settings = Settings().with_values({"memory.budget": args.budget})
+    decoding: list[int] = []
+    with streaming_core.load(args.model, settings, cache_dir=args.cache_dir) as model:
+        text = model.tokenizer.encode(" ".join(prompts(40, 100, seed=1)))
+        prompt, rest = text[: args.prompt], text[args.prompt :]
+        for _ in model.stream(prompt, args.tokens, sampler=forced(rest)):
+            decoding.append(machine.process_memory().rss_bytes)
+        plan = model.memory_plan
+    peak = machine.process_memory().peak_rss_bytes
+    assert plan.budget_bytes is not None
+    return {
+        "import_rss": format_size(baseline),
+        "peak_rss": format_size(peak),
+        "budget": format_size(plan.budget_bytes),
+        "share_of_budget": round((peak - baseline) / plan.budget_bytes, 3),
+        "growth_after_50_tokens": format_size(max(0, decoding[-1] - decoding[min(50, len(decoding) - 1)])),
+        "tokens": len(decoding),
+        "plan": {name: format_size(nbytes) for name, nbytes in plan.terms.items()},
+    }
+
+
+def prefills(args: argparse.Namespace) -> dict[str, Any]:
+    source = resolve_model(args.model, cache_dir=args.cache_dir)
+    resident, tokenizer = mlx_lm.load(str(source.folder))
+    prompt = tokenizer.encode(" ".join(prompts(40, 100, seed=1)))[: args.prompt]
+    values = {"residency.slots": args.slots, "prefill.chunk": args.prompt, "reading.page_cache": "bypass"}
+    rounds = []
+    for _ in range(args.rounds):
+        plain_s = first_token_s(mlx_lm.stream_generate(resident, tokenizer, prompt, max_tokens=1))
+        with streaming_core.load(source.folder, Settings().with_values(values), cache_dir=args.cache_dir) as model:
+            streamed_s = first_token_s(model.stream(prompt, 1))
+            stats = model.stats()
+        rounds.append({"resident_s": plain_s, "streamed_s": streamed_s, "waited_s": stats.wait_s,
+                       "read": format_size(stats.demand_bytes), "ratio": streamed_s / plain_s})  # fmt: skip
+    return {"rounds": rounds, "median_ratio_to_resident": statistics.median(r["ratio"] for r in rounds)}
+
+
+def first_token_s(responses: Iterator[Any]) -> float:
+    started = time.perf_counter()
+    next(responses)
+    return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    main()
