@@ -1,6 +1,6 @@
 """What the router asked for and what was guessed, pass by pass: kept, counted, saved and read back.
 
-A saved trace is gzip-compressed JSON: version, fingerprint of the checkpoint, experts, and for each pass the experts that
+A saved trace is gzip-compressed JSON: version, fingerprint of the checkpoint, experts, and per pass the experts that
 each streamed layer asked for.
 """
 

@@ -27,7 +27,7 @@ class Budget:
 class PassBudget:
     """What is left of the limits in one forward pass.
 
-    A value of its own for every pass: layer numbers say nothing about where a pass begins (chunks, batches, a pass given
+    A value of its own for every pass: layer numbers do not say where a pass begins (chunks, batches, a pass given
     up halfway, two models in one process).
     """
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Protocol
 
 from streaming_core.errors import ReadError
 from streaming_core.reading.files import RecordFile
 
-__all__ = ["NullReader", "Read", "Reader", "Ticket", "Urgency"]
+__all__ = ["NullReader", "Read", "Reader", "Ticket"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +21,6 @@ class Read:
     offset: int
     views: Sequence[memoryview]  # format "B"
     label: str  # who wants it, for messages: "expert 5 of layer 3"
-
-
-class Urgency(Enum):
-    DEMAND = 0
-    GUESS = 1
 
 
 class Ticket:
@@ -41,8 +35,6 @@ class Ticket:
         self._error: ReadError | None = None
         if count == 0:
             self._done.set()
-
-    cancelled = False
 
     @property
     def done(self) -> bool:
@@ -66,12 +58,10 @@ class Ticket:
 class Reader(Protocol):
     """Fetches.  `submit` never blocks; the views must stay alive and unread until the ticket is waited for."""
 
-    def submit(self, reads: Sequence[Read], urgency: Urgency = Urgency.DEMAND) -> Ticket: ...
+    def submit(self, reads: Sequence[Read]) -> Ticket: ...
 
     def wait(self, ticket: Ticket) -> None:
         """Blocks until the ticket's reads have ended; may carry some of them out in the calling thread."""
-
-    def cancel(self, ticket: Ticket) -> None: ...
 
     def close(self) -> None:
         """Ends the threads; reads not begun end with an error.  Idempotent."""
@@ -80,14 +70,11 @@ class Reader(Protocol):
 class NullReader:
     """Reads nothing and says it has: the cost of everything but reading, and a test double."""
 
-    def submit(self, reads: Sequence[Read], urgency: Urgency = Urgency.DEMAND) -> Ticket:
+    def submit(self, reads: Sequence[Read]) -> Ticket:
         return Ticket(0)
 
     def wait(self, ticket: Ticket) -> None:
         ticket.wait()
-
-    def cancel(self, ticket: Ticket) -> None:
-        return
 
     def close(self) -> None:
         return

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from streaming_core.errors import ReadError
 from streaming_core.reading.files import Bounce
-from streaming_core.reading.reader import Read, Ticket, Urgency
+from streaming_core.reading.reader import Read, Ticket
 
 __all__ = ["ThreadReader"]
 
@@ -26,7 +26,7 @@ class ThreadReader:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, reads: Sequence[Read], urgency: Urgency = Urgency.DEMAND) -> Ticket:
+    def submit(self, reads: Sequence[Read]) -> Ticket:
         if self._closed:
             raise ReadError("the reader is closed; load the model again")
         ticket = Ticket(len(reads))
@@ -45,9 +45,6 @@ class ThreadReader:
                 break
             self._carry_out(*job)
         ticket.wait()
-
-    def cancel(self, ticket: Ticket) -> None:
-        return
 
     def _work(self) -> None:
         while (job := self._queue.get()) is not None:
