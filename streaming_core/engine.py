@@ -14,7 +14,7 @@ import mlx.core as mx
 import numpy as np
 
 from streaming_core.errors import ReadError
-from streaming_core.reading import Read, Reader, Ticket
+from streaming_core.reading import NothingToRead, Read, Reader, Ticket
 from streaming_core.residency.bank import Bank
 from streaming_core.residency.table import Miss, Plan, SlotTable
 from streaming_core.store import Store
@@ -227,7 +227,7 @@ class _Fill:
         self._layer = layer
         self._bank = bank
         self._batches = [plan.misses[i : i + bank.batch] for i in range(0, len(plan.misses), bank.batch)]
-        self._ticket = self._submit(self._batches[0]) if self._batches else Ticket(0)
+        self._ticket = self._submit(self._batches[0]) if self._batches else NothingToRead()
 
     def _submit(self, misses: Sequence[Miss]) -> Ticket:
         reads: list[Read] = []
@@ -248,5 +248,6 @@ class _Fill:
 
     def settle(self) -> None:
         """Blocks until no read of this fill is under way."""
+        self._engine.reader.cancel(self._ticket)
         with contextlib.suppress(ReadError):
-            self._ticket.wait()
+            self._engine.reader.wait(self._ticket)
