@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from streaming_core.errors import ReadError
 from streaming_core.prefetch import Prefetch, PrefetchLayer
-from streaming_core.reading import Read, Reader, Ticket
+from streaming_core.reading import NothingToRead, Read, Reader, Ticket
 from streaming_core.residency.table import Miss, Plan
 
 __all__ = ["Fill"]
@@ -25,7 +25,7 @@ class Fill:
         size = layer.bank.batch
         self._batches = [plan.misses[i : i + size] for i in range(0, len(plan.misses), size)]
         self._guessed: list[tuple[int, list[memoryview]]] = []
-        self._ticket = self._submit(self._batches[0]) if self._batches else Ticket(0)
+        self._ticket = self._submit(self._batches[0]) if self._batches else NothingToRead()
 
     def _submit(self, misses: Sequence[Miss]) -> Ticket:
         reads: list[Read] = []
@@ -65,5 +65,6 @@ class Fill:
 
     def settle(self) -> None:
         """Blocks until no read of this fill is under way."""
+        self._reader.cancel(self._ticket)
         with contextlib.suppress(ReadError):
-            self._ticket.wait()
+            self._reader.wait(self._ticket)
