@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
+from autotune.errors import RequestInvalid
 from autotune.options import build_parser
 from streaming_core.errors import AutotuneError
 
 if TYPE_CHECKING:
     import argparse
+    from types import FrameType
 
     from autotune.context import Context
 
@@ -27,23 +32,55 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         args = build_parser(_default_cache()).parse_args(words)
-        return _command(args.command)(args, _context(args, words))
+        status = _command(args.command)(args, _context(args, words))
+        sys.stdout.flush()  # here, where a full disk or a closed pipe is still caught
+        return status
     except AutotuneError as err:
-        sys.stderr.write(f"mlx-autotune: error: {' '.join(str(err).split())}\n")
-        return 2
+        return _complain(str(err))
     except SystemExit as end:  # --help
         return int(end.code or 0)
     except KeyboardInterrupt:
         sys.stderr.write("mlx-autotune: interrupted\n")
         return _INTERRUPTED
     except BrokenPipeError:  # `mlx-autotune show | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence(sys.stdout)
         return 1
+    except OSError as err:  # whatever the system refuses where no command expected it
+        if err.errno == errno.ENOSPC:
+            _silence(sys.stdout)  # the end of the process would try, and complain, once more
+        where = f"{err.filename}: " if err.filename is not None else ""
+        return _complain(f"{where}{err.strerror or err}; check the disk, its permissions and where the output goes")
 
 
 def entry() -> None:
     """The console script."""
+    _open_standard_streams()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that lacks a letter shows its number
+            stream.reconfigure(errors="backslashreplace")
+    signal.signal(signal.SIGTERM, _interrupt)  # as Ctrl-C: run then writes the best so far
     sys.exit(main())
+
+
+def _complain(message: str) -> int:
+    sys.stderr.write(f"mlx-autotune: error: {' '.join(message.split())}\n")
+    return 2
+
+
+def _silence(stream: TextIO) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _open_standard_streams() -> None:
+    """Those that were closed lead nowhere: else the next file opened takes their number, and what is printed."""
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+            setattr(sys, name, os.fdopen(null, "w" if fd else "r", encoding="utf-8"))
 
 
 def _default_cache() -> Path:
@@ -59,6 +96,11 @@ def _context(args: argparse.Namespace, words: Sequence[str]) -> Context:
     from autotune.context import Context
     from autotune.screen import make_screen
 
+    try:
+        os.getcwd()
+    except FileNotFoundError as err:
+        raise RequestInvalid("the current folder was removed; change to one that exists") from err
+
     def restart(environment: Mapping[str, str]) -> None:
         os.execve(sys.executable, [sys.executable, "-m", "autotune", *words], dict(environment))
 
@@ -66,8 +108,8 @@ def _context(args: argparse.Namespace, words: Sequence[str]) -> Context:
         screen=make_screen(json_lines=args.json, quiet=args.quiet, out=sys.stdout, err=sys.stderr),
         environment=dict(os.environ),
         restart=restart,
-        read_input=lambda: sys.stdin.read(),
-        command_line=shlex.join(["mlx-autotune", *words]),
+        read_input=lambda: sys.stdin.buffer.read().decode("utf-8", "surrogateescape"),
+        command_line=os.fsencode(shlex.join(["mlx-autotune", *words])).decode("utf-8", "backslashreplace"),
     )
 
 

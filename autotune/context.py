@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +62,7 @@ def set_values(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _value(text: str) -> int | str | None:
-    if text.isdigit():
+    if re.fullmatch(r"-?[0-9]+", text):
         return int(text)
     return None if text in ("null", "None") else text
 

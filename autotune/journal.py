@@ -7,11 +7,12 @@ any time loses at most the trial in flight: a line without its end is cut off wh
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import Enum
 from hashlib import sha256
@@ -21,6 +22,7 @@ from typing import IO, Any
 from autotune.errors import StudyInvalid
 from autotune.knobs import Params
 from autotune.trial import Outcome, outcome_from_json, outcome_to_json
+from streaming_core.errors import DiskFull
 
 __all__ = ["Journal", "Purpose", "Record", "StudyIdentity", "set_aside"]
 
@@ -89,18 +91,24 @@ class Journal:
     """The open journal of one study.  Holds a lock: two processes tuning the same thing disturb each other anyway."""
 
     def __init__(self, folder: Path) -> None:
-        """Creates the folder when there is none.  Raises StudyInvalid when another process has it open."""
+        """Creates the folder when there is none.
+
+        Raises:
+            StudyInvalid: another process has it open, or it cannot be read or written.
+            DiskFull: no room for it.
+        """
         self.folder = folder
         self.records: list[Record] = []
         self.header: dict[str, Any] = {}
-        folder.mkdir(parents=True, exist_ok=True)
-        self._lock = _locked(folder)
-        try:
-            self._read()
-        except BaseException:
-            self._lock.close()
-            raise
-        self._file: IO[bytes] = open(self.path, "ab")  # noqa: SIM115  closed by close()
+        with _said(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = _locked(folder)
+            try:
+                self._read()
+                self._file: IO[bytes] = open(self.path, "ab")  # noqa: SIM115  closed by close()
+            except BaseException:
+                self._lock.close()
+                raise
 
     @property
     def path(self) -> Path:
@@ -113,13 +121,16 @@ class Journal:
         self._write(self.header)
 
     def append(self, record: Record) -> None:
-        """On disk when this returns."""
+        """On disk when this returns.  Raises DiskFull, StudyInvalid."""
         self._write(record.to_json())
         self.records.append(record)
 
     def close(self) -> None:
-        self._file.close()
-        self._lock.close()
+        try:
+            with _said(self.path):
+                self._file.close()  # tries again to write what a full disk refused
+        finally:
+            self._lock.close()
 
     def __enter__(self) -> Journal:
         return self
@@ -128,9 +139,10 @@ class Journal:
         self.close()
 
     def _write(self, value: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(value, sort_keys=True).encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with _said(self.path):
+            self._file.write(json.dumps(value, sort_keys=True).encode() + b"\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
 
     def _read(self) -> None:
         if not self.path.exists():
@@ -156,23 +168,36 @@ def _header(raw: Any) -> dict[str, Any]:
     return raw
 
 
+@contextlib.contextmanager
+def _said(path: Path) -> Iterator[None]:
+    """What the system refuses, in words."""
+    try:
+        yield
+    except OSError as err:
+        if err.errno == errno.ENOSPC:
+            raise DiskFull(f"{path}: no room to write trials down; free space there and run again") from err
+        raise StudyInvalid(
+            f"{path}: {err.strerror or err}; check its permissions or choose another --cache-dir"
+        ) from err
+
+
 def _locked(folder: Path) -> IO[bytes]:
     lock = open(folder / "lock", "ab")  # noqa: SIM115  held until close()
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as err:
+    except BlockingIOError as err:
         lock.close()
         raise StudyInvalid(f"{folder}: another mlx-autotune is working on this study; wait for it or end it") from err
     return lock
 
 
 def set_aside(folder: Path) -> Path | None:
-    """Renames the folder of an earlier study out of the way.  None when there is none."""
+    """Renames the folder of an earlier study out of the way.  None when there is none.  Raises StudyInvalid."""
     if not folder.exists():
         return None
     number = 1
     while (aside := folder.with_name(f"{folder.name}.old-{number}")).exists():
         number += 1
-    with contextlib.suppress(FileNotFoundError):
+    with _said(folder), contextlib.suppress(FileNotFoundError):
         folder.rename(aside)
     return aside

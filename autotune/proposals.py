@@ -7,7 +7,8 @@ writes, or a lost database, costs nothing.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import optuna
@@ -15,6 +16,7 @@ import sqlalchemy.exc
 from optuna.trial import TrialState, create_trial
 from sqlalchemy import event
 
+from autotune.errors import StudyInvalid
 from autotune.journal import Purpose, Record
 from autotune.judge import Judge, Judgement
 from autotune.knobs import Params
@@ -22,7 +24,8 @@ from autotune.space import Space
 
 __all__ = ["Proposals"]
 
-_BROKEN = (sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError, RuntimeError)
+_REFUSED = (sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError, OSError)
+_BROKEN = (*_REFUSED, RuntimeError)
 _RECORD = "record"  # user attribute: position of the trial in the journal
 _STARTUP = 10  # trials before the model of the landscape is worth asking
 
@@ -34,53 +37,73 @@ class Proposals:
     and would propose the same region again and again.
     """
 
-    def __init__(self, space: Space, study: optuna.Study) -> None:
+    def __init__(self, space: Space, study: optuna.Study, path: Path) -> None:
         self._space = space
         self._study = study
+        self._path = path
 
     @classmethod
     def open(cls, folder: Path, space: Space, records: Sequence[Record], judge: Judge, *, seed: int) -> Proposals:
-        """`records` are the journal's; those of races stay out, they say nothing about a new point."""
+        """`records` are the journal's; those of races stay out, they say nothing about a new point.
+
+        Here and in every other method StudyInvalid is raised when the database cannot be written.
+        """
         path = folder / "study.sqlite"
         # The number of trials is in the seed: a search that is carried on must not propose its first ideas again.
         sampler = optuna.samplers.TPESampler(seed=seed + len(records), n_startup_trials=_STARTUP)
         name = f"space-{space.content_hash}"
         try:
-            proposals = cls(space, _study(path, name, sampler))
-            proposals._repair(records, judge)
-        except _BROKEN:  # it holds nothing that the journal does not
-            path.unlink()
-            proposals = cls(space, _study(path, name, sampler))
-            proposals._repair(records, judge)
+            return cls._opened(path, space, name, sampler, records, judge)
+        except (*_BROKEN, StudyInvalid):  # it holds nothing that the journal does not
+            with _said(path):
+                for suffix in ("", "-wal", "-shm"):
+                    path.with_name(path.name + suffix).unlink(missing_ok=True)
+                return cls._opened(path, space, name, sampler, records, judge)
+
+    @classmethod
+    def _opened(
+        cls,
+        path: Path,
+        space: Space,
+        name: str,
+        sampler: optuna.samplers.BaseSampler,
+        records: Sequence[Record],
+        judge: Judge,
+    ) -> Proposals:
+        proposals = cls(space, _study(path, name, sampler), path)
+        proposals._repair(records, judge)
         return proposals
 
     def ask(self) -> tuple[optuna.Trial, Params]:
-        trial = self._study.ask()
-        return trial, self._space.canonical(self._space.suggest(trial))
+        with _said(self._path):
+            trial = self._study.ask()
+            return trial, self._space.canonical(self._space.suggest(trial))
 
     def tell(self, trial: optuna.Trial, judgement: Judgement, record: int) -> None:
         """`record` is the position of the trial in the journal."""
-        trial.set_user_attr(_RECORD, record)
-        for name, value in _told(judgement).items():
-            trial.set_constraint(name, value)
-        self._study.tell(trial, judgement.score)
+        with _said(self._path):
+            trial.set_user_attr(_RECORD, record)
+            for name, value in _told(judgement).items():
+                trial.set_constraint(name, value)
+            self._study.tell(trial, judgement.score)
 
     def drop(self, trial: optuna.Trial) -> None:
         """A proposal that was not measured."""
-        self._study.tell(trial, state=TrialState.FAIL)
+        with _said(self._path):
+            self._study.tell(trial, state=TrialState.FAIL)
 
     def add(self, params: Params, judgement: Judgement, record: int) -> None:
         """A trial that was not proposed by `ask`."""
-        self._study.add_trial(
-            create_trial(
-                state=TrialState.COMPLETE,
-                value=judgement.score,
-                params=dict(params),
-                distributions=self._space.distributions(params),
-                constraints=_told(judgement),
-                user_attrs={_RECORD: record},
-            )
+        told = create_trial(
+            state=TrialState.COMPLETE,
+            value=judgement.score,
+            params=dict(params),
+            distributions=self._space.distributions(params),
+            constraints=_told(judgement),
+            user_attrs={_RECORD: record},
         )
+        with _said(self._path):
+            self._study.add_trial(told)
 
     def _repair(self, records: Sequence[Record], judge: Judge) -> None:
         known = set()
@@ -92,6 +115,19 @@ class Proposals:
         for position, record in enumerate(records):
             if record.purpose in (Purpose.DEFAULT, Purpose.SEARCH) and position not in known:
                 self.add(self._space.canonical(record.params), judge.judge(record.outcome), position)
+
+
+@contextmanager
+def _said(path: Path) -> Iterator[None]:
+    """What the database refuses, in words."""
+    try:
+        yield
+    except _REFUSED as err:
+        innermost: BaseException = err  # SQLAlchemy and Optuna wrap what the driver says in its statement
+        while innermost.__cause__ is not None:
+            innermost = innermost.__cause__
+        reason = " ".join(str(innermost).split())[:200]
+        raise StudyInvalid(f"{path}: {reason}; check the disk and run again: the trials so far are kept") from err
 
 
 def _told(judgement: Judgement) -> dict[str, float]:

@@ -18,6 +18,7 @@ __all__ = ["LEAST_RACE", "RACE_SHARE", "Subject", "TuneRequest", "first_space", 
 
 RACE_SHARE = 0.45  # of the time, at most, unless even the smallest race takes longer
 _FEW_TRIALS = 16
+_LARGEST_SEED = (1 << 31) - 1  # NumPy and Optuna take 32 bits, of which the number of a trial needs a few
 _RACES = (
     RacePlan(finalists=3, rounds=3, pairs=8),
     RacePlan(finalists=2, rounds=2, pairs=6),
@@ -64,6 +65,9 @@ class TuneRequest:
             raise RequestInvalid(f"time must be positive, got {self.time_s:g} s")
         if self.repeats < 1:
             raise RequestInvalid(f"repeats must be at least 1, got {self.repeats}")
+        if not 0 <= self.seed <= _LARGEST_SEED:
+            raise RequestInvalid(f"seed must be from 0 to {_LARGEST_SEED}, got {self.seed}")
+        self.workload.check_room(self.base.memory.context)
 
     def procedure(self) -> Procedure:
         return Procedure(repeats=self.repeats, pages=self.pages)

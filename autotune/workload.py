@@ -53,6 +53,14 @@ class Workload:
     def context_tokens(self) -> int:
         return self.prompt_tokens + self.warmup_tokens + self.decode_tokens
 
+    def check_room(self, context: int) -> None:
+        """Raises RequestInvalid when a passage is longer than the memory plan makes room for."""
+        if self.context_tokens > context:
+            raise RequestInvalid(
+                f"a passage has {self.context_tokens} tokens (prompt, warm-up and decoded), memory.context makes room "
+                f"for {context}; ask for fewer or pass --set memory.context={self.context_tokens}"
+            )
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 

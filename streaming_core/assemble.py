@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -52,7 +53,8 @@ def open_store(
         return CheckpointStore(outline.folder, wanted, machine, bypass=bypass)
     folder = store_folder(cache_dir, outline.name, outline.fingerprint)
     sources = {s.layer: s for s in opened.switches}
-    if not all((folder / path).exists() for path in _layer_names(opened.switches)):
+    # Not Path.exists: it raises in a folder that may not be searched, and `pack` says what is wrong with one.
+    if not all(os.path.exists(folder / path) for path in _layer_names(opened.switches)):
 
         def report(done: int, total: int) -> None:
             on_progress(Progress("packing experts", done, total))

@@ -199,11 +199,11 @@ def load(
     settings = _settings_for(profile_or_settings, model, opened.outline)
     memory_plan = plan(opened.outline, settings, machine)
     effective = _effective(settings, memory_plan)
+    tokenizer = _tokenizer(opened)
     store = open_store(opened, settings, cache_dir, machine, on_progress)
     before = mx.set_cache_limit(settings.memory.mlx_cache)
     try:
         engine = assemble(opened, memory_plan, settings, store, machine, oracle, on_progress)
-        tokenizer = mlx_lm.utils.load_tokenizer(opened.outline.folder, eos_token_ids=opened.config.get("eos_token_id"))
     except BaseException:
         mx.set_cache_limit(before)
         store.close()
@@ -217,6 +217,20 @@ def _open(model: str | Path, cache_dir: Path, machine: Machine, on_progress: OnP
     if not opened.switches:
         raise ModelNotSupported(f"{source.name}: no routed experts found")
     return opened
+
+
+def _tokenizer(opened: OpenModel) -> TokenizerWrapper:
+    """mlx-lm's.  Its errors are those of four libraries.  Raises ModelNotSupported."""
+    folder = opened.outline.folder
+    try:
+        tokenizer = mlx_lm.utils.load_tokenizer(folder, eos_token_ids=opened.config.get("eos_token_id"))
+        works = bool(tokenizer.encode("a", add_special_tokens=False))
+    except Exception as err:  # the part in Rust raises nothing more specific
+        reason = " ".join(str(err).split())[:200]
+        raise ModelNotSupported(f"{folder}: its tokenizer cannot be loaded: {reason}; download it again") from err
+    if not works:  # what the library makes of a folder without tokenizer files
+        raise ModelNotSupported(f"{folder}: its tokenizer makes no tokens of text; is the download complete?")
+    return tokenizer
 
 
 def _settings_for(profile_or_settings: Profile | Settings | None, model: str | Path, outline: ModelOutline) -> Settings:

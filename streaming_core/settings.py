@@ -48,9 +48,9 @@ def _text(name: str, value: object) -> str:
     return value
 
 
-def _choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+def _choice(name: str, value: object, choices: tuple[str, ...], others: str = "") -> None:
     if value not in choices:
-        raise SettingsError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+        raise SettingsError(f"{name} must be one of {others}{', '.join(choices)}, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class ResidencySettings:
 
     def __post_init__(self) -> None:
         if isinstance(self.slots, str):
-            _choice("residency.slots", self.slots, ("auto", "all"))
+            _choice("residency.slots", self.slots, ("auto", "all"), "a whole number, ")
         else:
             _whole("residency.slots", self.slots, 1, 1 << 16)
         if not isinstance(self.resident_layers, str):
@@ -110,7 +110,7 @@ class PrefillSettings:
 
     def __post_init__(self) -> None:
         if isinstance(self.chunk, str):
-            _choice("prefill.chunk", self.chunk, ("auto",))
+            _choice("prefill.chunk", self.chunk, ("auto",), "a whole number, ")
         else:
             _whole("prefill.chunk", self.chunk, 1, 1 << 16)
 

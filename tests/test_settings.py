@@ -89,7 +89,7 @@ def test_settings_are_frozen_hashable_and_can_be_sent_to_a_worker() -> None:
         ({"memory.budget": 1.5}, "memory.budget must be a whole number from 1 to 1125899906842624, got 1.5"),
         ({"memory.context": None}, "memory.context must be a whole number from 1 to 16777216, got None"),
         ({"memory.mlx_cache": -1}, "memory.mlx_cache must be from 0 to 1099511627776, got -1"),
-        ({"residency.slots": "many"}, "residency.slots must be one of auto, all, got 'many'"),
+        ({"residency.slots": "many"}, "residency.slots must be one of a whole number, auto, all, got 'many'"),
         ({"residency.slots": True}, "residency.slots must be a whole number from 1 to 65536, got True"),
         ({"residency.slots": 0}, "residency.slots must be from 1 to 65536, got 0"),
         ({"residency.resident_layers": "1-"}, 'residency.resident_layers must be "all", "none" or ranges'),

@@ -49,6 +49,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     place = Place(machine, args.cache_dir)
     screen = context.screen
     choice = chosen_settings(args, machine)
+    workload.check_room(choice.settings.memory.context)
     screen.notice(f"settings: {choice.reason}")
     outline = outline_of(model, place, screen.progress)
     plan_of(outline, choice.settings, place)  # what cannot fit is said before anything is packed

@@ -27,7 +27,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     model = model_name(args)
     choice = chosen_settings(args, detect())
     _restarted_for(choice.settings, context)
-    prompt = context.read_input() if args.prompt == "-" else args.prompt
+    prompt = _decoded(context.read_input() if args.prompt == "-" else args.prompt)
     if not prompt.strip():
         raise RequestInvalid("--prompt is empty; write what the model shall answer")
     import streaming_core
@@ -37,8 +37,12 @@ def run(args: argparse.Namespace, context: Context) -> int:
     loaded = streaming_core.load(model, choice.settings, cache_dir=args.cache_dir, on_progress=screen.progress)
     with loaded as streamed:
         last = None
+        tokens = _prompt(streamed.tokenizer, prompt, args.raw)
+        room = _room(len(tokens), streamed.settings.memory.context)
+        if room < args.max_tokens:
+            screen.notice(f"the answer ends after {room} tokens: memory.context has no room for more")
         streamed.reset_stats()
-        for last in streamed.stream(_prompt(streamed.tokenizer, prompt, args.raw), args.max_tokens):
+        for last in streamed.stream(tokens, min(room, args.max_tokens)):
             screen.text(last.text)
         stats = streamed.stats()
     if last is None:
@@ -80,7 +84,28 @@ def _restarted_for(settings: Settings, context: Context) -> None:
         context.restart(wanted)
 
 
-def _prompt(tokenizer: Any, prompt: str, raw: bool) -> Any:
+def _decoded(prompt: str) -> str:
+    """Text of a prompt whose bytes a system without UTF-8 has passed on as they are."""
+    try:
+        return prompt.encode("utf-8", "surrogateescape").decode("utf-8")
+    except UnicodeError as err:
+        raise RequestInvalid("--prompt is not UTF-8; give it as such text") from err
+
+
+def _prompt(tokenizer: Any, prompt: str, raw: bool) -> list[int]:
     if raw or tokenizer.chat_template is None:
-        return prompt
-    return tokenizer.apply_chat_template([{"role": "user", "content": prompt}], add_generation_prompt=True)
+        bos = tokenizer.bos_token
+        return list(tokenizer.encode(prompt, add_special_tokens=bos is None or not prompt.startswith(bos)))
+    return list(tokenizer.apply_chat_template([{"role": "user", "content": prompt}], add_generation_prompt=True))
+
+
+def _room(prompt_tokens: int, context: int) -> int:
+    """Tokens that an answer may have.  Raises RequestInvalid when memory was not planned for the prompt alone."""
+    if prompt_tokens == 0:
+        raise RequestInvalid("--prompt has no tokens; write what the model shall answer")
+    if prompt_tokens >= context:
+        raise RequestInvalid(
+            f"--prompt has {prompt_tokens} tokens, memory.context makes room for {context} with the answer; "
+            f"shorten it or pass --set memory.context={prompt_tokens + 256}"
+        )
+    return context - prompt_tokens

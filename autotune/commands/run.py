@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -12,6 +13,7 @@ from typing import Any
 import optuna
 
 from autotune.context import Context, chosen_settings, model_name, set_values
+from autotune.errors import RequestInvalid
 from autotune.estimate import estimate
 from autotune.options import duration_s
 from autotune.prepare import Place, outline_of, pack_store, store_files
@@ -46,6 +48,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
     screen = context.screen
     path = args.output or Path("profiles") / f"{machine.hardware().profile_name()}.yaml"
     profile = _profile_at(path, machine)
+    if not args.dry_run:
+        _check_folder(path)
     request = replace(request, priors=_priors(args, machine))
     outline = outline_of(model, place, screen.progress)
     subject = subject_of(model, outline, place)
@@ -115,15 +119,26 @@ def _tuned(request: TuneRequest, subject: Subject, outline: ModelOutline, place:
 
 
 def _profile_at(path: Path, machine: Machine) -> Profile:
-    """What the result will be added to.  Read before hours are spent.  Raises ProfileInvalid."""
+    """What the result will be added to.  Read before hours are spent.  Raises ProfileInvalid, RequestInvalid."""
+    if path.suffix not in (".yaml", ".yml"):
+        raise RequestInvalid(f"--output {path}: a .yaml file is expected")
     hardware = machine.hardware()
     program = Program(version=program_version())
-    if not path.exists():
+    if not os.path.lexists(path):
         return Profile(hardware=hardware, program=program)
     profile = Profile.read(path)
     if difference := profile.hardware.difference(hardware):
         raise ProfileInvalid(f"{path} is of another machine ({difference}); name another file with --output")
     return replace(profile, hardware=hardware, program=program)
+
+
+def _check_folder(path: Path) -> None:
+    """Raises RequestInvalid when no file can be put there: better now than after hours."""
+    folder = Path(os.path.realpath(path)).parent
+    while not os.path.lexists(folder):
+        folder = folder.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise RequestInvalid(f"--output {path}: {folder} is no folder that can be written to; choose another")
 
 
 def _priors(args: argparse.Namespace, machine: Machine) -> tuple[Settings, ...]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,16 +61,14 @@ def open_model(folder: Path, name: str, hardware: Hardware) -> OpenModel:
         StoreInvalid: weight files are missing or damaged.
     """
     mark = fingerprint(folder)  # also checks the files, before mlx-lm trusts them
-    try:
+    with _translated(folder, "cannot load it"):
         model, config = load_model(folder, lazy=True)
-    except (ValueError, KeyError, TypeError, RuntimeError, FileNotFoundError) as err:
-        reason = " ".join(str(err).split())[:300]
-        raise ModelNotSupported(f"{folder}: mlx-lm cannot load it: {reason}") from err
     switches = find_switches(model, name)
     stub = ShapesOnly()
     for switch in switches:
         put_module(model, switch.path, stub)
-    fixed, per_token, state = _kv_bytes(model)
+    with _translated(folder, "cannot run it"):
+        fixed, per_token, state = _kv_bytes(model)
     trunk = [a for _, a in tree_flatten(model.parameters())]
     first = switches[0]
     outline = ModelOutline(
@@ -100,6 +99,17 @@ def open_model(folder: Path, name: str, hardware: Hardware) -> OpenModel:
     if len({s.experts for s in switches}) != 1:
         raise ModelNotSupported(f"{name}: its layers have different numbers of experts, which is not supported yet")
     return OpenModel(outline, model, config, switches)
+
+
+@contextmanager
+def _translated(folder: Path, what: str) -> Iterator[None]:
+    """mlx-lm believes a config; one that is wrong shows as whatever Python or MLX make of it."""
+    try:
+        yield
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError, OSError) as err:
+        kind = f"{type(err).__name__} " if isinstance(err, LookupError) else ""
+        reason = kind + " ".join(str(err).split())[:300]
+        raise ModelNotSupported(f"{folder}: mlx-lm {what}: {reason}; check config.json or download it again") from err
 
 
 def _kv_bytes(model: nn.Module) -> tuple[int, int, int]:

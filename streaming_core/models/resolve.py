@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import errno
 import json
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from streaming_core.errors import DiskFull, ModelNotFound, ModelNotSupported
+from streaming_core.errors import DiskFull, ModelNotFound, ModelNotSupported, SettingsError
 from streaming_core.models._hub import fetch, what_is_missing
 from streaming_core.progress import OnProgress, Progress, ignore
 
@@ -40,10 +41,15 @@ class ModelSource:
 
 
 def default_cache_dir() -> Path:
-    """Where stores, made checkpoints and the user's profiles go unless told otherwise."""
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "mlx-autotune"
-    return Path.home() / ".cache" / "mlx-autotune"
+    """Where stores, made checkpoints and the user's profiles go unless told otherwise.
+
+    Raises SettingsError when nobody says where this user's home folder is.
+    """
+    try:
+        home = Path.home()
+    except RuntimeError as err:
+        raise SettingsError("this user has no home folder; set HOME to one") from err
+    return home / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "mlx-autotune"
 
 
 def resolve_model(
@@ -71,8 +77,8 @@ def resolve_model(
     target = ALIASES[alias] if alias else text
     if isinstance(name, str) and _MADE.fullmatch(target):
         return ModelSource(target, _make(target, cache_dir, on_progress), alias)
-    folder = Path(target).expanduser()
-    if alias is None and folder.exists():
+    folder = _expanded(target)
+    if alias is None and os.path.exists(folder):  # not Path.exists, which raises where nothing may be looked up
         return ModelSource(_name_of(folder), _checked(folder))
     if isinstance(name, Path) or not _is_hub_id(target):
         raise ModelNotFound(_nothing_there(target, isinstance(name, Path)))
@@ -84,10 +90,15 @@ def model_names(name: str | Path) -> tuple[str, ...]:
     text = str(name).strip()
     if isinstance(name, str) and (text in ALIASES or _MADE.fullmatch(text)):
         return tuple(dict.fromkeys((ALIASES.get(text, text), text)))
-    path = Path(text).expanduser()
-    if isinstance(name, str) and _is_hub_id(text) and not path.exists():
+    path = _expanded(text)
+    if isinstance(name, str) and _is_hub_id(text) and not os.path.exists(path):
         return (text, *(alias for alias, target in ALIASES.items() if target == text))
     return tuple(dict.fromkeys((text, _name_of(path), path.name or text)))
+
+
+def _expanded(text: str) -> Path:
+    """A path whose `~` is a folder, if there is such a user."""
+    return Path(os.path.expanduser(text))
 
 
 def _name_of(folder: Path) -> str:
@@ -137,6 +148,8 @@ def _checked(folder: Path) -> Path:
     """The folder, once its config reads as JSON.  Whether the model can be streamed is for others to say."""
     if not folder.is_dir():
         raise ModelNotFound(f"{folder} is a file; give the folder that holds config.json and model*.safetensors")
+    if not os.access(folder, os.R_OK | os.X_OK):
+        raise ModelNotFound(f"{folder} cannot be looked into; check its permissions")
     if missing := what_is_missing(folder):
         raise ModelNotFound(f"{folder} is no whole checkpoint: {missing}; give the folder of an mlx-lm model")
     config = folder / "config.json"

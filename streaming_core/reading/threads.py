@@ -141,7 +141,8 @@ class ThreadReader:
         except BaseException as err:
             # The waiting thread must hear of it, whatever it was, or it waits for ever.
             ticket.finish_one(ReadError(f"{read.label}: {type(err).__name__}: {err}"))
-            raise
+            if not isinstance(err, Exception):  # Ctrl-C; anything else must not cost a thread
+                raise
         else:
             ticket.finish_one()
 

@@ -121,4 +121,6 @@ def _verify_records(path: Path, header: LayerHeader) -> Iterator[Fault]:
         for expert, expected in enumerate(header.checksums):
             got = file.readinto(room)
             if got != stride or zlib.crc32(room) != expected:
-                yield Fault(path, header.layer, expert, "its bytes changed since it was packed; pack again")
+                yield Fault(
+                    path, header.layer, expert, "its bytes changed since it was packed; delete the file and pack again"
+                )

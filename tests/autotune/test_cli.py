@@ -2,6 +2,10 @@ from __future__ import annotations
 
 import io
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +64,15 @@ def fake_runner(monkeypatch: pytest.MonkeyPatch, runner: FakeRunner, command: An
         ("run --model tiny --set reading.threads=many", "reading.threads must be a whole number"),
         ("run --model tiny --budget 8GB", 'write "8GiB"'),
         ("run --model tiny --budget 1MiB", "memory.budget 1MiB is too small"),
+        ("run --model tiny --set reading.threads=²", "reading.threads must be a whole number"),
+        ("run --model tiny --set residency.slots=-1", "residency.slots must be from 1"),
+        ("run --model tiny --seed -1", "seed must be from 0"),
+        ("run --model tiny --prompt-tokens 5000", "memory.context makes room for 4096"),
+        ("bench --model tiny --prompt-tokens 5000", "memory.context makes room for 4096"),
+        ("run --model tiny --output notes", "a .yaml file is expected"),
         ("run --model no-such-model", "no-such-model"),
+        ("run --model ~nobody-of-this-name/x", "there is no folder ~nobody-of-this-name/x"),
+        ("run --model /" + "x" * 300, "there is no folder"),
         ("run --model ./nowhere", "there is no folder ./nowhere"),
         ("run --model tiny --json --quiet", "not allowed with"),
         ("bench --model tiny --rounds 0", "--rounds must be at least 1"),
@@ -257,3 +269,47 @@ def test_a_terminal_gets_a_live_view_and_is_left_clean() -> None:
     screen.close()
     screen.close()
     assert "a word" in terminal.getvalue()
+
+
+def test_an_output_that_cannot_be_written_is_said_before_anything_runs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = FakeRunner(hill)
+    fake_runner(monkeypatch, runner)
+    Path("file.yaml").touch()
+    assert main(["run", "--model", "tiny", "--output", "file.yaml/x.yaml"]) == 2
+    assert "is no folder that can be written to" in capsys.readouterr().err
+    assert not runner.specs
+
+
+def test_an_answer_ends_where_memory_context_does(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["generate", "--model", "tiny", "--raw", "--prompt", "a", "--json", "--set", "memory.context=9"]
+    assert main([*argv, "--max-tokens", str(10**20)]) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result["prompt_tokens"] + result["generation_tokens"] == 9
+    assert main([*argv, "--prompt", "a garden " * 50]) == 2
+    assert "memory.context makes room for 9" in capsys.readouterr().err
+
+
+def test_output_that_a_full_disk_refuses_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    command = [sys.executable, "-m", "autotune", "show", "--quiet"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1 and "No space left on device" in done.stderr
+
+
+def test_sigterm_ends_a_command_as_ctrl_c_does() -> None:
+    command = [sys.executable, "-m", "autotune", "generate", "--model", "tiny", "--prompt", "-"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        time.sleep(2.0)  # it waits for its prompt
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, b"mlx-autotune: interrupted\n")
+
+
+def test_bytes_that_are_no_text_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "--model", "tiny", "--prompt", "a\udcff"]) == 2
+    assert "--prompt is not UTF-8" in capsys.readouterr().err

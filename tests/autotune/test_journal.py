@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from autotune.journal import Journal, Purpose, Record, set_aside
 from autotune.testing import FakeRunner, hang, killed, out_of_memory
 from autotune.trial import Outcome, Procedure, TrialSpec, outcome_from_json, outcome_to_json
 from autotune.workload import Workload
+from streaming_core.errors import DiskFull
 from streaming_core.settings import Settings
 
 
@@ -122,3 +125,19 @@ def test_workload_hash_is_about_the_work_not_the_name() -> None:
 
 def test_last_text_is_continued_by_the_first() -> None:
     assert workload().passages[-1].continuation == "one two three"
+
+
+def test_a_folder_that_cannot_be_made_and_a_full_disk_are_one_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StudyInvalid, match="Not a directory; check"):
+        Journal(tmp_path / "file" / "studies" / "study")
+    with Journal(tmp_path / "study") as journal:
+
+        def full(fd: int) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(DiskFull, match="no room to write trials down"):
+            journal.start(identity())

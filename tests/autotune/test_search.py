@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tuner_fakes import Workbench, hill, space, workbench
 
-from autotune.errors import WorkerFailed
+from autotune.errors import StudyInvalid, WorkerFailed
 from autotune.events import BestChanged, NoiseMeasured
 from autotune.journal import Purpose
 from autotune.knobs import Params
@@ -160,3 +160,11 @@ def test_a_trial_that_was_running_when_the_process_died_is_closed(tmp_path: Path
     states = [trial.state.name for trial in again._study.trials]
     assert states.count("FAIL") == 1
     assert "RUNNING" not in states
+
+
+def test_a_database_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
+    bench = workbench(tmp_path, FakeRunner(hill, QUIET))
+    (bench.journal.folder / "study.sqlite").mkdir()
+    with pytest.raises(StudyInvalid, match=r"study\.sqlite: .*the trials so far are kept") as caught:
+        search(bench, SearchPlan(trials=6))
+    assert "\n" not in str(caught.value)

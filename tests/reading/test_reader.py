@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -25,7 +27,7 @@ from reader_cases import (
 
 from streaming_core.errors import ReadError
 from streaming_core.hardware import Machine
-from streaming_core.reading import NullReader, Read, Reader, RecordFile, Ticket, Urgency, files
+from streaming_core.reading import NullReader, Read, Reader, RecordFile, ThreadReader, Ticket, Urgency, files
 
 Make = Callable[[int], Reader]
 
@@ -412,3 +414,25 @@ def test_no_thread_and_no_file_is_left_behind(data: Path, machine: Machine, make
     while system_threads() > threads and time.monotonic() < deadline:
         time.sleep(0.01)
     assert (system_threads(), open_descriptors()) == (threads, descriptors)
+
+
+def test_whatever_a_read_raises_is_reported_and_costs_no_thread(
+    data: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = os.preadv
+
+    def exhausted(fd: int, buffers: Sequence[Any], offset: int) -> int:
+        raise MemoryError("none left")
+
+    monkeypatch.setattr(os, "preadv", exhausted)
+    file = RecordFile(data, machine, bypass=False)
+    reader = ThreadReader(3)
+    threads = threading.active_count()
+    ticket = reader.submit([Read(file, 0, views(10), "expert 1 of layer 2") for _ in range(10)])
+    with pytest.raises(ReadError, match="expert 1 of layer 2: MemoryError: none left"):
+        reader.wait(ticket)
+    monkeypatch.setattr(os, "preadv", whole)
+    reader.wait(reader.submit([Read(file, 0, views(10), "again") for _ in range(10)]))
+    assert threading.active_count() == threads
+    reader.close()
+    file.close()

@@ -222,3 +222,58 @@ def test_prefill_then_decode_equals_one_whole_pass(small: Any) -> None:
     fresh = make_prompt_cache(small.model)
     small.model(mx.array([tokens[:-1]]), cache=fresh)
     assert mx.array_equal(after, small.model(mx.array([tokens[-1:]]), cache=fresh))
+
+
+def test_ctrl_c_during_a_read_neither_hangs_nor_spoils_the_next_call(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference, _ = mlx_lm.load(str(tiny))
+    whole, calls = os.preadv, {"left": -1}
+
+    def interrupted(fd: int, buffers: Any, offset: int) -> int:
+        calls["left"] -= 1
+        if calls["left"] == 0:
+            raise KeyboardInterrupt
+        return whole(fd, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", interrupted)
+    alone = settings(residency__slots=4, reading__threads=1)  # nobody else carries out what is left
+    with streaming_core.load(tiny, alone, cache_dir=tmp_path) as model:
+        for length in (1, 40):  # one wave, many waves
+            tokens = mx.array([list(range(length))])
+            calls["left"] = 2
+            with pytest.raises(KeyboardInterrupt):
+                mx.eval(model.model(tokens))
+            assert mx.array_equal(model.model(tokens), reference(tokens))
+
+
+def test_a_tokenizer_that_is_missing_or_broken_is_said_in_one_line_before_anything_is_packed(
+    tiny: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for path in tiny.iterdir():
+        (copy / path.name).write_bytes(path.read_bytes())
+    for damage in (lambda: (copy / "tokenizer.json").write_text("{"), lambda: (copy / "tokenizer.json").unlink()):
+        damage()
+        with pytest.raises(ModelNotSupported, match="its tokenizer cannot be loaded") as caught:
+            streaming_core.load(copy, cache_dir=tmp_path / "cache")
+        assert "\n" not in str(caught.value)
+    (copy / "tokenizer_config.json").unlink()
+    with pytest.raises(ModelNotSupported, match="makes no tokens of text"):
+        streaming_core.load(copy, cache_dir=tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("change", [{"num_experts_per_tok": 99}, {"linear_num_key_heads": 0}], ids=str)
+def test_a_config_that_mlx_lm_trips_over_is_said_in_one_line(
+    tiny: Path, tmp_path: Path, change: dict[str, int]
+) -> None:
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for path in tiny.iterdir():
+        (copy / path.name).write_bytes(path.read_bytes())
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**config, **change}))
+    with pytest.raises(ModelNotSupported, match=r"check config\.json"):
+        streaming_core.inspect(copy)
