@@ -13,7 +13,7 @@ from streaming_core.hardware import Machine
 from streaming_core.models.outline import OpenModel
 from streaming_core.models.switches import Switch, put_module
 from streaming_core.progress import OnProgress, Progress
-from streaming_core.reading import Read, Reader, ThreadReader
+from streaming_core.reading import Read, Reader, make_reader
 from streaming_core.residency.bank import Bank, SlotBank, StagedBank
 from streaming_core.residency.memory import MemoryPlan
 from streaming_core.residency.policy import make_policy
@@ -71,7 +71,7 @@ def assemble(
     """Fills resident layers, makes banks for the others, puts the switches in.  The engine owns `store` then."""
     backend = machine.hardware().backend
     fewest_rows = 1 if backend == "cpu" else _GPU_ROWS
-    engine = Engine(store, ThreadReader(settings.reading.threads), fewest_rows)
+    engine = Engine(store, make_reader(settings.reading), fewest_rows)
     try:
         staged = backend == "cuda"
         stages: dict[RecordGeometry, SlotBank] = {}

@@ -1,5 +1,6 @@
 """Bytes from files into memory that is already there."""
 
+from streaming_core.reading.choose import check_reader, make_reader
 from streaming_core.reading.files import RecordFile
 from streaming_core.reading.native import NativeReader, native_available, native_missing
 from streaming_core.reading.reader import NothingToRead, NullReader, Read, Reader, Ticket, Urgency
@@ -15,6 +16,8 @@ __all__ = [
     "ThreadReader",
     "Ticket",
     "Urgency",
+    "check_reader",
+    "make_reader",
     "native_available",
     "native_missing",
 ]

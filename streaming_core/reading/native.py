@@ -15,9 +15,11 @@ from streaming_core.reading import files
 from streaming_core.reading.reader import Read, Ticket, Urgency, reader_closed, reader_forked
 
 try:
-    from streaming_core.reading import _native
+    import streaming_core.reading._native as _native
+except ModuleNotFoundError:
+    _missing: str | None = "it was not built when the package was installed"
 except ImportError as err:
-    _missing: str | None = str(err)
+    _missing = str(err)
 else:
     _missing = None
 

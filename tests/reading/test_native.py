@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from reader_cases import NATIVE, READERS, Occupied, make_file, views
 
-from streaming_core.errors import ReadError
+from streaming_core.errors import ReadError, SettingsError
 from streaming_core.hardware import Machine
-from streaming_core.reading import Read, RecordFile, native, native_available
+from streaming_core.reading import Read, RecordFile, make_reader, native, native_available
+from streaming_core.settings import ReadSettings
 
 SOURCES = sorted(Path(native.__file__).parent.glob("_*.c"))
 COMPILER = shutil.which("cc")
@@ -33,10 +34,15 @@ def test_the_sources_compile_without_a_warning(tmp_path: Path, optimisation: str
 
 
 def test_where_it_is_not_built_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "_missing", "cannot import name '_native'")
+    monkeypatch.setattr(native, "_missing", "it was not built when the package was installed")
     assert not native_available()
-    with pytest.raises(ReadError, match=r"no native reader: cannot import name '_native'; use reading.reader=threads"):
+    with pytest.raises(ReadError, match=r"no native reader: it was not built .*; use reading.reader=threads"):
         native.NativeReader(2)
+    with pytest.raises(
+        SettingsError, match=r"^reading\.reader=native needs .*: it was not built .*; install a C compiler"
+    ):
+        make_reader(ReadSettings(reader="native"))
+    make_reader(ReadSettings(reader="threads")).close()
 
 
 @pytest.mark.parametrize("reader", [NATIVE])
