@@ -47,6 +47,7 @@ class SpaceFacts:
     experts: int  # per layer
     top_k: int
     backend: str  # cpu, metal or cuda
+    readers: tuple[str, ...] = ("threads",)  # those that this installation has
     fits: Callable[[Settings], bool]  # whether the memory plan of these settings is within the budget
 
     @property
@@ -235,6 +236,7 @@ def _knobs(base: Settings, facts: SpaceFacts, objective: Objective, fixed: froze
             when=some_streamed,
         ),
         Knob(name="reading.page_cache", options=("keep", "bypass"), ordinal=False, when=some_streamed),
+        Knob(name="reading.reader", options=facts.readers, ordinal=False, when=some_streamed),
         Knob(name="store.layout", options=("packed", "checkpoint"), ordinal=False, when=some_streamed),
     ]
     knobs += _guess_knobs(base, some_streamed, facts)

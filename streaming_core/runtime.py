@@ -25,6 +25,7 @@ from streaming_core.models.outline import ModelOutline, OpenModel, open_model
 from streaming_core.models.resolve import default_cache_dir, resolve_model
 from streaming_core.profile import Profile
 from streaming_core.progress import OnProgress, ignore
+from streaming_core.reading import check_reader
 from streaming_core.recording import Recorder
 from streaming_core.residency.memory import MemoryPlan, plan_memory
 from streaming_core.settings import Settings
@@ -168,6 +169,7 @@ def inspect(
 
 def plan(outline: ModelOutline, settings: Settings, machine: Machine | None = None) -> MemoryPlan:
     """The memory plan of a model under these settings on this machine.  Raises BudgetTooSmall, SettingsError."""
+    check_reader(settings.reading)  # here, because whoever loads or tunes plans before anything is written
     machine = machine or detect()
     return plan_memory(outline.demand, settings, default_budget_bytes(machine.hardware(), machine.memory()))
 

@@ -95,6 +95,8 @@ class RecordFile:
         return got
 
     def _fill_through(self, bounce: Bounce, offset: int, views: Sequence[memoryview]) -> None:
+        if not any(map(len, views)):
+            return
         lead = offset % self.align
         wanted = lead + sum(map(len, views))
         room = bounce.take(round_up(wanted, max(self.align, PAGE)))

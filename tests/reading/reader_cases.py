@@ -9,11 +9,26 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from streaming_core.hardware import Machine
-from streaming_core.reading import Read, Reader, RecordFile, ThreadReader, Ticket
+from streaming_core.reading import (
+    NativeReader,
+    Read,
+    Reader,
+    RecordFile,
+    ThreadReader,
+    Ticket,
+    native_available,
+    native_missing,
+)
 
 SIZE = 300_000
-READERS: dict[str, Callable[[int], Reader]] = {"threads": ThreadReader}
+READERS: dict[str, Callable[[int], Reader]] = {"threads": ThreadReader, "native": NativeReader}
+NATIVE = pytest.param(
+    "native", marks=pytest.mark.skipif(not native_available(), reason=f"not built: {native_missing()}")
+)
+EVERY_READER = ["threads", NATIVE]
 HEAVY = 8 << 20  # bytes of a read that takes a millisecond or so even from the page cache
 
 

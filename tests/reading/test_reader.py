@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from reader_cases import (
+    EVERY_READER,
     READERS,
     SIZE,
     Occupied,
@@ -38,7 +39,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data.bin"
 
 
-@pytest.fixture(params=READERS)
+@pytest.fixture(params=EVERY_READER)
 def make(request: pytest.FixtureRequest) -> Iterator[Make]:
     """`make(threads)` -> a reader that is closed when the test is over."""
     made: list[Reader] = []

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from reader_cases import READERS
+from reader_cases import EVERY_READER
 
 _START = """
 import os, signal, sys, time
@@ -79,14 +79,14 @@ def start(program: str, reader: str, folder: Path, reads: int) -> subprocess.Pop
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env={**os.environ, "PYTHONPATH": path})
 
 
-@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("reader", EVERY_READER)
 def test_the_interpreter_ends_with_reads_under_way(reader: str, tmp_path: Path) -> None:
     process = start(EXIT, reader, tmp_path, reads=1000)
     _, errors = process.communicate(timeout=20)
     assert (process.returncode, errors) == (0, "")
 
 
-@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("reader", EVERY_READER)
 def test_a_forked_child_has_no_reader_and_its_parent_keeps_it(reader: str, tmp_path: Path) -> None:
     process = start(FORK, reader, tmp_path, reads=300)
     _, errors = process.communicate(timeout=20)
@@ -95,7 +95,7 @@ def test_a_forked_child_has_no_reader_and_its_parent_keeps_it(reader: str, tmp_p
 
 
 @pytest.mark.parametrize("program", [INTERRUPT, INTERRUPT_UNCAUGHT], ids=["caught", "uncaught"])
-@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("reader", EVERY_READER)
 def test_an_interrupt_ends_the_wait(reader: str, program: str, tmp_path: Path) -> None:
     process = start(program, reader, tmp_path, reads=20_000)
     assert process.stdout is not None
