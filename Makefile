@@ -26,7 +26,7 @@ lint: $(VENV)/.developer
 bench: $(VENV)/.installed
 	$(BIN)/mlx-autotune bench --model demo --budget $(DEMO_BUDGET) $(DEMO_SETTINGS)
 
-$(VENV)/.installed: pyproject.toml
+$(VENV)/.installed: pyproject.toml setup.py $(wildcard streaming_core/reading/*.[ch])
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --editable .
 	touch $@

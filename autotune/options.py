@@ -91,6 +91,7 @@ def build_parser(default_cache: Path) -> argparse.ArgumentParser:
     command("generate", "answer a prompt", 'mlx-autotune generate --model demo --prompt "Why is it blue?"', _generate)
     command("show", "explain the profile in use", "mlx-autotune show --model demo", _nothing)
     command("pack", "copy the experts into files of their own", "mlx-autotune pack --model demo --verify", _pack)
+    command("trace", "show what was asked for and guessed", "mlx-autotune trace --model demo --save routes.gz", _trace)
     command("probe", "measure memory and disk", "mlx-autotune probe --model demo", _probe)
     return parser
 
@@ -178,6 +179,14 @@ def _probe(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds", type=float, default=0.5, metavar="S", help="per point of the table (default: %(default)s)"
     )
+
+
+def _trace(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--prompts", type=int, default=4, metavar="N", help="passages of text (%(default)s)")
+    parser.add_argument("--tokens", type=int, default=60, metavar="N", help="decoded of each (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the texts (%(default)s)")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="keep what was asked for, compressed")
+    parser.add_argument("--oracle", type=Path, metavar="FILE", help="a saved trace for predict.kind=oracle to replay")
 
 
 def _nothing(parser: argparse.ArgumentParser) -> None:

@@ -25,6 +25,7 @@ __all__ = ["Objective", "Space", "SpaceFacts", "build_space"]
 RESIDENT = "residency.resident_layers"
 SLOTS = "residency.slots"
 POLICY = "residency.policy"
+BACKEND = "prefetch.backend"
 _SHARES = (0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0)
 _FRACTIONS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0)
 
@@ -46,6 +47,7 @@ class SpaceFacts:
     experts: int  # per layer
     top_k: int
     backend: str  # cpu, metal or cuda
+    readers: tuple[str, ...] = ("threads",)  # those that this installation has
     fits: Callable[[Settings], bool]  # whether the memory plan of these settings is within the budget
 
     @property
@@ -234,8 +236,10 @@ def _knobs(base: Settings, facts: SpaceFacts, objective: Objective, fixed: froze
             when=some_streamed,
         ),
         Knob(name="reading.page_cache", options=("keep", "bypass"), ordinal=False, when=some_streamed),
+        Knob(name="reading.reader", options=facts.readers, ordinal=False, when=some_streamed),
         Knob(name="store.layout", options=("packed", "checkpoint"), ordinal=False, when=some_streamed),
     ]
+    knobs += _guess_knobs(base, some_streamed, facts)
     # The chunk changes nothing after the first token, and a knob that does nothing costs trials: decode leaves it out.
     if objective is not Objective.DECODE:
         numbers = (64, 128, 256, 512, 1024, 2048)
@@ -247,6 +251,32 @@ def _knobs(base: Settings, facts: SpaceFacts, objective: Objective, fixed: froze
         limits = sorted({50, 20, 10, 5, 2} | ({base.process.max_ops_per_buffer} - {None}), key=lambda n: -(n or 0))
         knobs.append(Knob(name="process.max_ops_per_buffer", options=(None, *limits), ordinal=True))
     return knobs
+
+
+def _guess_knobs(base: Settings, some_streamed: Condition, facts: SpaceFacts) -> list[Knob]:
+    """What is done with guesses, then where they come from; without a backend no guess is made."""
+    # Slots need memory that host and device share; hints are dead past the page cache, which is a knob of its own.
+    backends = ("none", "stage") if facts.backend == "cuda" else ("none", "stage", "slots")
+    acted_on = Condition(BACKEND, backends[1:])
+    by_router = Condition("predict.kind", ("gate", "gate_input"))
+    k = facts.top_k
+    return [
+        Knob(name=BACKEND, options=backends, ordinal=False, when=some_streamed),
+        Knob(name="predict.kind", options=("gate", "gate_input", "frequency"), ordinal=False, when=acted_on),
+        Knob(
+            name="predict.mult",
+            options=_with((1.0, 1.5, 2.0, 3.0, 4.0), base.predict.mult),
+            ordinal=True,
+            when=acted_on,
+        ),
+        Knob(name="prefetch.ahead", options=(1, 2, 3), ordinal=True, when=by_router),
+        Knob(
+            name="prefetch.per_layer",
+            options=_with(tuple(sorted({max(1, k // 2), k, 2 * k, 3 * k})), base.prefetch.per_layer),
+            ordinal=True,
+            when=acted_on,
+        ),
+    ]
 
 
 def _with(options: tuple[int | float, ...], value: int | float) -> tuple[int | float, ...]:

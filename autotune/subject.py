@@ -7,6 +7,7 @@ from autotune.probe import ProbePlan
 from autotune.request import Subject
 from autotune.space import SpaceFacts
 from streaming_core.models.outline import ModelOutline
+from streaming_core.reading import native_available
 from streaming_core.settings import Settings
 
 __all__ = ["probe_plan", "subject_of"]
@@ -29,6 +30,7 @@ def subject_of(asked: str, outline: ModelOutline, place: Place) -> Subject:
             experts=outline.experts,
             top_k=outline.top_k,
             backend=hardware.backend,
+            readers=("threads", "native") if native_available() else ("threads",),
             fits=fits(outline, place),
         ),
         budget_of=budget_of,

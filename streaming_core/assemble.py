@@ -10,11 +10,12 @@ import mlx.core as mx
 
 from streaming_core.engine import Engine
 from streaming_core.geometry import RecordGeometry
+from streaming_core.guessing import make_budget, make_predictor, make_prefetch, observe_inputs
 from streaming_core.hardware import Machine
 from streaming_core.models.outline import OpenModel
 from streaming_core.models.switches import Switch, put_module
 from streaming_core.progress import OnProgress, Progress
-from streaming_core.reading import Read, Reader, ThreadReader
+from streaming_core.reading import Read, Reader, make_reader
 from streaming_core.residency.bank import Bank, SlotBank, StagedBank
 from streaming_core.residency.memory import MemoryPlan
 from streaming_core.residency.policy import make_policy
@@ -68,18 +69,26 @@ def _layer_names(switches: Sequence[Switch]) -> list[str]:
 
 
 def assemble(
-    opened: OpenModel, plan: MemoryPlan, settings: Settings, store: Store, machine: Machine, on_progress: OnProgress
+    opened: OpenModel,
+    plan: MemoryPlan,
+    settings: Settings,
+    store: Store,
+    machine: Machine,
+    oracle: Sequence[Mapping[int, Sequence[int]]] | None,
+    on_progress: OnProgress,
 ) -> Engine:
     """Fills resident layers, makes banks for the others, puts the switches in.  The engine owns `store` then."""
     backend = machine.hardware().backend
     fewest_rows = 1 if backend == "cpu" else _GPU_ROWS
-    engine = Engine(store, ThreadReader(settings.reading.threads), fewest_rows)
+    reader = make_reader(settings.reading)
     try:
-        staged = backend == "cuda"
+        predictor = make_predictor(opened, plan, settings, oracle)
+        prefetch = make_prefetch(opened, plan, settings, reader, machine)
+        engine = Engine(store, reader, predictor, prefetch, make_budget(settings), fewest_rows)
         stages: dict[RecordGeometry, SlotBank] = {}
         for done, switch in enumerate(opened.switches):
             slots = plan.slots if switch.layer in plan.streamed else switch.experts
-            bank = _bank(switch, slots, opened.outline.top_k, stages, staged)
+            bank = _bank(switch, slots, opened.outline.top_k, stages, backend == "cuda")
             switch.adopt(bank.arrays)
             if switch.layer in plan.streamed:
                 policy = make_policy(settings.residency.policy, settings.residency.half_life)
@@ -87,12 +96,15 @@ def assemble(
                 module = StreamedSwitch(switch.layer, switch.module, table, bank, engine)
                 put_module(opened.model, switch.path, module)
             else:
-                _fill(bank, switch, store, engine.reader)
+                _fill(bank, switch, store, reader)
                 put_module(opened.model, switch.path, switch.module)
             on_progress(Progress("loading experts", done + 1, len(opened.switches), "layers"))
         mx.eval(opened.model.parameters())
+        if predictor.needs_input and plan.streamed:
+            observe_inputs(opened.model, engine)
     except BaseException:
-        engine.close()
+        reader.close()
+        store.close()
         raise
     return engine
 

@@ -15,6 +15,7 @@ __all__ = [
     "ReadError",
     "SettingsError",
     "StoreInvalid",
+    "TraceInvalid",
 ]
 
 
@@ -40,6 +41,10 @@ class ModelNotSupported(AutotuneError):
 
 class StoreInvalid(AutotuneError):
     """A store file is missing, truncated, corrupt or belongs to another checkpoint."""
+
+
+class TraceInvalid(AutotuneError):
+    """A recorded trace cannot be written, read or used with this model."""
 
 
 class DiskFull(AutotuneError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +25,8 @@ from streaming_core.models.outline import ModelOutline, OpenModel, open_model
 from streaming_core.models.resolve import default_cache_dir, resolve_model
 from streaming_core.profile import Profile
 from streaming_core.progress import OnProgress, ignore
+from streaming_core.reading import check_reader
+from streaming_core.recording import Recorder
 from streaming_core.residency.memory import MemoryPlan, plan_memory
 from streaming_core.settings import Settings
 from streaming_core.trace import Stats
@@ -70,6 +72,10 @@ class StreamedModel:
     def stats(self) -> Stats:
         """Counts since load or `reset_stats()`."""
         return self._engine.stats()
+
+    def record(self, recorder: Recorder) -> None:
+        """From now on the recorder hears of every pass, choice and guess; `NullRecorder()` ends it."""
+        self._engine.recorder = recorder
 
     def reset_stats(self) -> None:
         self._engine.reset_stats()
@@ -163,6 +169,7 @@ def inspect(
 
 def plan(outline: ModelOutline, settings: Settings, machine: Machine | None = None) -> MemoryPlan:
     """The memory plan of a model under these settings on this machine.  Raises BudgetTooSmall, SettingsError."""
+    check_reader(settings.reading)  # here, because whoever loads or tunes plans before anything is written
     machine = machine or detect()
     return plan_memory(outline.demand, settings, default_budget_bytes(machine.hardware(), machine.memory()))
 
@@ -173,6 +180,7 @@ def load(
     *,
     cache_dir: Path | None = None,
     machine: Machine | None = None,
+    oracle: Sequence[Mapping[int, Sequence[int]]] | None = None,
     on_progress: OnProgress = ignore,
 ) -> StreamedModel:
     """Loads a model whose experts stream from disk.
@@ -181,6 +189,7 @@ def load(
         model: a folder, a hub id or an alias.
         profile_or_settings: a profile (the model's entry is used), settings, or None for the defaults.
         cache_dir: where packed records are kept; the platform's cache folder unless given.
+        oracle: for `predict.kind: oracle`: the experts that each layer asked for in each pass of a recorded run.
         on_progress: hears of downloads, packing and loading.
 
     Raises:
@@ -196,7 +205,7 @@ def load(
     store = open_store(opened, settings, cache_dir, machine, on_progress)
     before = mx.set_cache_limit(settings.memory.mlx_cache)
     try:
-        engine = assemble(opened, memory_plan, settings, store, machine, on_progress)
+        engine = assemble(opened, memory_plan, settings, store, machine, oracle, on_progress)
     except BaseException:
         mx.set_cache_limit(before)
         store.close()

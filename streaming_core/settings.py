@@ -17,6 +17,7 @@ from streaming_core.units import exact_size, parse_size
 
 __all__ = [
     "MemorySettings",
+    "PredictSettings",
     "PrefetchSettings",
     "PrefillSettings",
     "ProcessSettings",
@@ -32,6 +33,19 @@ def _whole(name: str, value: object, low: int, high: int) -> None:
         raise SettingsError(f"{name} must be a whole number from {low} to {high}, got {value!r}")
     if not low <= value <= high:
         raise SettingsError(f"{name} must be from {low} to {high}, got {value}")
+
+
+def _number(name: str, value: object, low: float, high: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise SettingsError(f"{name} must be a number from {low} to {high}, got {value!r}")
+    if not low <= value <= high:
+        raise SettingsError(f"{name} must be from {low} to {high}, got {value}")
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise SettingsError(f"{name} must be text, got {value!r}")
+    return value
 
 
 def _choice(name: str, value: object, choices: tuple[str, ...], others: str = "") -> None:
@@ -76,10 +90,12 @@ class ResidencySettings:
 class ReadSettings:
     threads: int = 4
     page_cache: str = "keep"  # keep: the system may cache records; bypass: the bank is the only cache
+    reader: str = "threads"  # threads: Python's; native: in C, without Python's lock, where the extension was built
 
     def __post_init__(self) -> None:
         _whole("reading.threads", self.threads, 1, 64)
         _choice("reading.page_cache", self.page_cache, ("keep", "bypass"))
+        _choice("reading.reader", self.reader, ("threads", "native"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,11 +127,36 @@ class ProcessSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrefetchSettings:
-    backend: str = "none"
+class PredictSettings:
+    kind: str = "none"  # gate: a later layer's own router; gate_input: cheaper; frequency: recent use; oracle: a trace
+    mult: float = 2.0  # candidates per token, in multiples of the experts per token
+    min_score: float = 0.0  # a guess less likely than this is not acted upon
 
     def __post_init__(self) -> None:
-        _choice("prefetch.backend", self.backend, ("none",))
+        _choice("predict.kind", self.kind, ("none", "gate", "gate_input", "frequency", "oracle"))
+        _number("predict.mult", self.mult, 0.1, 64.0)
+        _number("predict.min_score", self.min_score, 0.0, 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefetchSettings:
+    backend: str = "none"  # what is done with a guess: advise hints, stage reads aside, slots reads into the bank
+    ahead: int = 1  # layers between the guess and its target; 0: the same layer, before its attention
+    per_layer: int = 8  # guesses acted upon per layer and pass
+    per_pass: int | str = "all"  # guesses acted upon in one forward pass, over all layers
+    layers: str = "all"  # target layers
+    window: int = 2  # backend stage: layers whose side buffers exist at once
+
+    def __post_init__(self) -> None:
+        _choice("prefetch.backend", self.backend, ("none", "advise", "stage", "slots"))
+        _whole("prefetch.ahead", self.ahead, 0, 64)
+        _whole("prefetch.per_layer", self.per_layer, 1, 4096)
+        if isinstance(self.per_pass, str):
+            _choice("prefetch.per_pass", self.per_pass, ("all",))
+        else:
+            _whole("prefetch.per_pass", self.per_pass, 0, 1 << 20)
+        LayerSet.parse(_text("prefetch.layers", self.layers), "prefetch.layers")
+        _whole("prefetch.window", self.window, 1, 64)
 
 
 _SIZES = {("memory", "budget"), ("memory", "mlx_cache")}
@@ -131,6 +172,7 @@ class Settings:
     store: StoreSettings = field(default_factory=StoreSettings)
     prefill: PrefillSettings = field(default_factory=PrefillSettings)
     process: ProcessSettings = field(default_factory=ProcessSettings)
+    predict: PredictSettings = field(default_factory=PredictSettings)
     prefetch: PrefetchSettings = field(default_factory=PrefetchSettings)
 
     @classmethod

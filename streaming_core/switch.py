@@ -5,7 +5,8 @@ from __future__ import annotations
 import mlx.core as mx
 import mlx.nn as nn
 
-from streaming_core.engine import Engine, StreamedLayer
+from streaming_core.engine import Engine
+from streaming_core.layer import StreamedLayer
 from streaming_core.residency.bank import Bank
 from streaming_core.residency.table import SlotTable
 

@@ -17,9 +17,13 @@ class LayerCounters:
     demand_bytes: int = 0
     wait_s: float = 0.0
     syncs: int = 0
+    guessed: int = 0
+    guesses_used: int = 0
+    prefetch_bytes: int = 0
 
     def reset(self) -> None:
         self.calls = self.hits = self.misses = self.demand_bytes = self.syncs = 0
+        self.guessed = self.guesses_used = self.prefetch_bytes = 0
         self.wait_s = 0.0
 
 
@@ -31,7 +35,9 @@ class LayerStats:
     hits: int  # asked experts that were in a slot
     misses: int
     demand_bytes: int  # read because the router asked
-    wait_s: float  # time the model stood still for those reads
+    wait_s: float  # time the model stood still for reads
+    guessed: int = 0  # reads (or hints) begun on a guess
+    guesses_used: int = 0  # of them, asked for by the router
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,8 @@ class Stats:
     misses: int
     demand_bytes: int
     prefetch_bytes: int
+    guessed: int  # reads (or hints) begun on a guess
+    guesses_used: int  # of them, asked for by the router
     wait_s: float
     syncs: int  # times the host waited for the device because a router's choice was needed
     peak_bytes: int  # MLX's peak of allocated memory

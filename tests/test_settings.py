@@ -29,9 +29,19 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "residency.half_life": st.integers(1, 1 << 20),
     "reading.threads": st.integers(1, 64),
     "reading.page_cache": st.sampled_from(["keep", "bypass"]),
+    "reading.reader": st.sampled_from(["threads", "native"]),
     "store.layout": st.sampled_from(["packed", "checkpoint"]),
     "prefill.chunk": st.integers(1, 1 << 16),
     "process.max_ops_per_buffer": st.none() | st.integers(1, 10_000),
+    "predict.kind": st.sampled_from(["none", "gate", "gate_input", "frequency", "oracle"]),
+    "predict.mult": st.floats(0.125, 64.0),
+    "predict.min_score": st.floats(0.0, 1.0),
+    "prefetch.backend": st.sampled_from(["none", "advise", "stage", "slots"]),
+    "prefetch.ahead": st.integers(0, 64),
+    "prefetch.per_layer": st.integers(1, 4096),
+    "prefetch.per_pass": st.just("all") | st.integers(0, 1 << 20),
+    "prefetch.layers": st.sampled_from(["all", "none", "1-7,10-16"]),
+    "prefetch.window": st.integers(1, 64),
 }
 some_values = st.fixed_dictionaries({}, optional=VALUES)
 
@@ -54,7 +64,7 @@ def test_the_changes_from_one_to_another_lead_there(first: dict[str, Any], secon
 
 def test_every_key_is_tested_here() -> None:
     keys = Settings.keys()
-    assert {key for key in keys if not key.startswith("prefetch.")} == set(VALUES)
+    assert set(keys) == set(VALUES)
 
 
 def test_keys_not_given_keep_their_default() -> None:

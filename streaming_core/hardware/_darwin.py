@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import resource
+import struct
 from functools import cached_property
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from streaming_core.hardware._types import Conditions, Hardware, MemoryState, Pr
 
 __all__ = ["DarwinMachine"]
 
+_F_RDADVISE = 44
 _F_NOCACHE = 48  # absent from Python's fcntl module on other systems
 _BADNESS: tuple[Thermal, ...] = ("unknown", "nominal", "fair", "serious", "critical")
 
@@ -104,6 +107,11 @@ class DarwinMachine:
             return False
         finally:
             os.close(fd)
+
+    def advise(self, fd: int, offset: int, nbytes: int) -> None:
+        with contextlib.suppress(OSError):  # a hint
+            # struct radvisory: off_t, then int; the struct is padded to 16 bytes.
+            fcntl.fcntl(fd, _F_RDADVISE, struct.pack("=qi4x", offset, min(nbytes, 0x7FFFFFFF)))
 
     def open_for_read(self, path: Path, bypass: bool) -> int:
         try:

@@ -34,6 +34,7 @@ class FakeMachine:
     can_bypass: bool = True
     direct_alignment: int = 4096
     dropped: list[Path] = field(default_factory=list)  # files passed to `drop_cached`
+    advised: list[tuple[int, int, int]] = field(default_factory=list)
 
     @classmethod
     def mac(cls, chip: str = "Apple M3 Max", memory_bytes: int = 64 * GIB, gpu_cores: int | None = None) -> FakeMachine:
@@ -73,6 +74,9 @@ class FakeMachine:
     def drop_cached(self, path: Path) -> bool:
         self.dropped.append(path)
         return self.can_drop
+
+    def advise(self, fd: int, offset: int, nbytes: int) -> None:
+        self.advised.append((fd, offset, nbytes))
 
     def open_for_read(self, path: Path, bypass: bool) -> int:
         """Opens the file through the page cache in any case; refuses `bypass` when `can_bypass` is off."""

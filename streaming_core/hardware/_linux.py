@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import platform
@@ -111,6 +112,10 @@ class LinuxMachine:
         finally:
             os.close(fd)
         return True
+
+    def advise(self, fd: int, offset: int, nbytes: int) -> None:
+        with contextlib.suppress(OSError):  # a hint
+            os.posix_fadvise(fd, offset, nbytes, os.POSIX_FADV_WILLNEED)
 
     def open_for_read(self, path: Path, bypass: bool) -> int:
         try:

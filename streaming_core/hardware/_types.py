@@ -192,6 +192,9 @@ class Machine(Protocol):
         """Asks the system to forget the cached pages of a file; False when it cannot."""
         ...
 
+    def advise(self, fd: int, offset: int, nbytes: int) -> None:
+        """Hints that these bytes will be read soon.  Returns at once; a system that cannot take hints ignores it."""
+
     def open_for_read(self, path: Path, bypass: bool) -> int:
         """A file descriptor the caller must close; with `bypass`, reads go past the page cache.
 

@@ -1,7 +1,23 @@
 """Bytes from files into memory that is already there."""
 
+from streaming_core.reading.choose import check_reader, make_reader
 from streaming_core.reading.files import RecordFile
-from streaming_core.reading.reader import NullReader, Read, Reader, Ticket
+from streaming_core.reading.native import NativeReader, native_available, native_missing
+from streaming_core.reading.reader import NothingToRead, NullReader, Read, Reader, Ticket, Urgency
 from streaming_core.reading.threads import ThreadReader
 
-__all__ = ["NullReader", "Read", "Reader", "RecordFile", "ThreadReader", "Ticket"]
+__all__ = [
+    "NativeReader",
+    "NothingToRead",
+    "NullReader",
+    "Read",
+    "Reader",
+    "RecordFile",
+    "ThreadReader",
+    "Ticket",
+    "Urgency",
+    "check_reader",
+    "make_reader",
+    "native_available",
+    "native_missing",
+]

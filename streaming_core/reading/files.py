@@ -19,6 +19,7 @@ __all__ = ["Bounce", "RecordFile"]
 
 # macOS refuses a single read of 2 GiB or more, and Linux cuts it short a page below that.
 LARGEST_READ = 1 << 30
+MOST_VIEWS = 64  # in one call; systems take 1024
 
 
 class Bounce(threading.local):
@@ -47,20 +48,29 @@ class RecordFile:
         """Fills the views with the bytes from `offset` on.  Raises ReadError with file, offset and label."""
         try:
             if self.align > 1 and not self._aligned(offset, views):
-                self._fill_through(bounce, offset, views, label)
+                self._fill_through(bounce, offset, views)
             else:
-                self._fill_straight(offset, views, label)
+                self._fill_straight(offset, views)
+        except EOFError as err:
+            raise self.ended(label, offset, views) from err
         except (OSError, ValueError) as err:
-            if isinstance(err, ReadError):
-                raise
             reason = err.strerror if isinstance(err, OSError) and err.strerror else str(err)
-            raise self._error(label, offset, sum(map(len, views)), reason) from err
+            raise self.error(label, offset, views, reason) from err
 
-    def _error(self, label: str, offset: int, nbytes: int, reason: str) -> ReadError:
+    def error(self, label: str, offset: int, views: Sequence[memoryview], reason: str) -> ReadError:
+        """The error of a read that failed."""
         return ReadError(
-            f"{label}: reading {nbytes} bytes at {self.path}:{offset}: {reason}; "
+            f"{label}: reading {sum(map(len, views))} bytes at {self.path}:{offset}: {reason}; "
             "check the disk, then run `mlx-autotune pack --verify`"
         )
+
+    def ended(self, label: str, offset: int, views: Sequence[memoryview]) -> ReadError:
+        """The error of a read that wants more than the file has."""
+        try:
+            size = os.fstat(self.fd).st_size
+        except OSError:  # closed since
+            size = self.size
+        return self.error(label, offset, views, f"the file ends at {size}")
 
     def _aligned(self, offset: int, views: Sequence[memoryview]) -> bool:
         mask = self.align - 1
@@ -68,32 +78,34 @@ class RecordFile:
             return False
         return not any(len(v) & mask or np.frombuffer(v, np.uint8).ctypes.data & mask for v in views)
 
-    def _fill_straight(self, offset: int, views: Sequence[memoryview], label: str) -> None:
+    def _fill_straight(self, offset: int, views: Sequence[memoryview]) -> None:
         left = [v for v in views if len(v)]
-        if len(left) <= 64 and sum(map(len, left)) < LARGEST_READ:  # one call, as nearly always
-            left = _after(left, self._read_some(offset, left, label))
-        position = offset + sum(map(len, views)) - sum(map(len, left))
+        position = offset
         while left:
-            got = self._read_some(position, [left[0][:LARGEST_READ]], label)
+            if position % self.align:
+                raise EOFError  # only the end of the file cuts a direct read short of a block
+            got = self._read_some(position, _one_call(left))
             position += got
             left = _after(left, got)
 
-    def _read_some(self, offset: int, views: Sequence[memoryview], label: str) -> int:
+    def _read_some(self, offset: int, views: Sequence[memoryview]) -> int:
         got = os.preadv(self.fd, views, offset)
         if got == 0:
-            raise self._error(label, offset, sum(map(len, views)), f"the file ends at {os.fstat(self.fd).st_size}")
+            raise EOFError
         return got
 
-    def _fill_through(self, bounce: Bounce, offset: int, views: Sequence[memoryview], label: str) -> None:
+    def _fill_through(self, bounce: Bounce, offset: int, views: Sequence[memoryview]) -> None:
+        if not any(map(len, views)):
+            return
         lead = offset % self.align
         wanted = lead + sum(map(len, views))
         room = bounce.take(round_up(wanted, max(self.align, PAGE)))
         have = 0
         while have < wanted:
             # A direct read ends short at the end of the file, which need not be aligned.
-            have += self._read_some(offset - lead + have, [room[have : have + LARGEST_READ]], label)
+            have += self._read_some(offset - lead + have, [room[have : have + LARGEST_READ]])
             if have < wanted and have % self.align:
-                raise self._error(label, offset, wanted, f"the file ends at {os.fstat(self.fd).st_size}")
+                raise EOFError
         source = np.frombuffer(room, np.uint8)
         for view in views:
             # numpy lets other threads run while it copies; slice assignment on a memoryview does not.
@@ -104,6 +116,16 @@ class RecordFile:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
+
+
+def _one_call(views: Sequence[memoryview]) -> Sequence[memoryview]:
+    """The first views, as many as one call to the system takes; nearly always all."""
+    room = LARGEST_READ
+    for count, view in enumerate(views[:MOST_VIEWS]):
+        room -= len(view)
+        if room < 0:
+            return views[:count] or [views[0][:LARGEST_READ]]
+    return views[:MOST_VIEWS]
 
 
 def _after(views: Sequence[memoryview], got: int) -> list[memoryview]:

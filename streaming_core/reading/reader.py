@@ -2,79 +2,108 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 
 from streaming_core.errors import ReadError
 from streaming_core.reading.files import RecordFile
 
-__all__ = ["NullReader", "Read", "Reader", "Ticket"]
+__all__ = ["NothingToRead", "NullReader", "Read", "Reader", "Ticket", "Urgency", "reader_closed", "reader_forked"]
+
+
+class Urgency(Enum):
+    """Which reads begin first; within one urgency the first asked for is the first begun."""
+
+    DEMAND = "demand"  # somebody waits for it, or is about to
+    GUESS = "guess"  # may turn out useless: begins only when no demand read is left to begin
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
     """`len(views)` consecutive byte ranges of `file` from `offset` on, each into one writable view."""
 
-    file: RecordFile
+    file: RecordFile  # stays open until the read has ended
     offset: int
     views: Sequence[memoryview]  # format "B"
     label: str  # who wants it, for messages: "expert 5 of layer 3"
 
 
-class Ticket:
+class Ticket(Protocol):
     """Some reads on their way.  Made by a reader; waited for by the thread that submitted them."""
-
-    __slots__ = ("_done", "_error", "_left", "_lock")
-
-    def __init__(self, count: int) -> None:
-        self._left = count
-        self._lock = threading.Lock()
-        self._done = threading.Event()
-        self._error: ReadError | None = None
-        if count == 0:
-            self._done.set()
 
     @property
     def done(self) -> bool:
-        return self._done.is_set()
+        """Whether every read has ended, well or not.  Takes no lock, so it can be asked at any time."""
+        ...
 
-    def finish_one(self, error: ReadError | None = None) -> None:
-        """Called by a reader, once per read, from any thread.  The first error is kept."""
-        with self._lock:
-            self._error = self._error or error
-            self._left -= 1
-            if self._left == 0:
-                self._done.set()
+    @property
+    def cancelled(self) -> bool:
+        """Whether a read of it was cancelled before it began; its views hold what they held."""
+        ...
 
     def wait(self) -> None:
-        """Blocks until every read has ended.  Raises the first ReadError."""
-        self._done.wait()
-        if self._error is not None:
-            raise self._error
+        """Blocks until every read has ended.  Raises the first ReadError; a cancelled read is no error.
+
+        It only waits: a reader without threads begins nothing until `Reader.wait` is called.
+        """
 
 
 class Reader(Protocol):
-    """Fetches.  `submit` never blocks; the views must stay alive and unread until the ticket is waited for."""
+    """Fetches.  The views must stay alive and unread until their ticket is done."""
 
-    def submit(self, reads: Sequence[Read]) -> Ticket: ...
+    def submit(self, reads: Sequence[Read], urgency: Urgency = Urgency.DEMAND) -> Ticket:
+        """Never blocks.  Raises ReadError when the reader is closed, or belongs to the process that forked this one."""
+        ...
+
+    def cancel(self, ticket: Ticket) -> None:
+        """Reads of the ticket that were not begun end now, untouched; those under way go on.  Never blocks."""
 
     def wait(self, ticket: Ticket) -> None:
-        """Blocks until the ticket's reads have ended; may carry some of them out in the calling thread."""
+        """Blocks until the ticket's reads have ended; raises the first ReadError.
+
+        Whoever waits demands: guesses of the ticket become demand reads.  The calling thread may carry out reads of
+        this ticket, and of no other.
+        """
 
     def close(self) -> None:
-        """Ends the threads; reads not begun end with an error.  Idempotent."""
+        """Ends the threads; reads not begun end with an error, those under way are finished.  Idempotent."""
+
+
+class NothingToRead:
+    """A ticket that was done before it was made."""
+
+    done = True
+    cancelled = False
+
+    def wait(self) -> None:
+        return
 
 
 class NullReader:
     """Reads nothing and says it has: the cost of everything but reading, and a test double."""
 
-    def submit(self, reads: Sequence[Read]) -> Ticket:
-        return Ticket(0)
+    def submit(self, reads: Sequence[Read], urgency: Urgency = Urgency.DEMAND) -> Ticket:
+        return NothingToRead()
+
+    def cancel(self, ticket: Ticket) -> None:
+        return
 
     def wait(self, ticket: Ticket) -> None:
         ticket.wait()
 
     def close(self) -> None:
         return
+
+
+def reader_closed(label: str | None = None) -> ReadError:
+    """The error of a read that comes after `close`, or that `close` found not begun."""
+    if label is None:
+        return ReadError("the reader is closed; load the model again")
+    return ReadError(f"{label}: the reader was closed before it was read; load the model again")
+
+
+def reader_forked() -> ReadError:
+    """The error of a reader in the child of a fork, where it has no threads."""
+    return ReadError("the reader belongs to the process that forked this one; load the model in this process")

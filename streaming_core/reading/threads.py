@@ -2,57 +2,137 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
+from collections import deque
 from collections.abc import Sequence
 
 from streaming_core.errors import ReadError
 from streaming_core.reading.files import Bounce
-from streaming_core.reading.reader import Read, Ticket
+from streaming_core.reading.reader import Read, Ticket, Urgency, reader_closed, reader_forked
 
 __all__ = ["ThreadReader"]
 
 
+class ThreadTicket:
+    """The ticket of a ThreadReader.  It keeps the reads not begun; whoever takes one off carries it out."""
+
+    __slots__ = ("_all_ended", "_cancelled", "_error", "_left", "_lock", "_not_begun", "demanded")
+
+    def __init__(self, reads: Sequence[Read], demanded: bool) -> None:
+        self.demanded = demanded
+        self._not_begun = deque(reads)
+        self._left = len(reads)
+        self._lock = threading.Lock()
+        self._all_ended = threading.Event()
+        self._error: ReadError | None = None
+        self._cancelled = False
+        if not reads:
+            self._all_ended.set()
+
+    @property
+    def done(self) -> bool:
+        return self._all_ended.is_set()
+
+    @property
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    @property
+    def not_begun(self) -> int:
+        return len(self._not_begun)
+
+    def take(self) -> Read | None:
+        """The next read to carry out; None when all are begun.  From any thread."""
+        try:
+            return self._not_begun.popleft()
+        except IndexError:
+            return None
+
+    def finish_one(self, error: ReadError | None = None, *, cancelled: bool = False) -> None:
+        """Once per read taken, from any thread.  The first error is kept."""
+        with self._lock:
+            self._error = self._error or error
+            self._cancelled = self._cancelled or cancelled
+            self._left -= 1
+            if self._left == 0:
+                self._all_ended.set()
+
+    def wait(self) -> None:
+        self._all_ended.wait()
+        if self._error is not None:
+            raise self._error
+
+
 class ThreadReader:
-    """`threads` readers; the thread that waits is one of them, so a single read costs no hand-over."""
+    """`threads` readers; the thread that waits is one of them, so a single read costs no hand-over.
+
+    With one thread there is nobody else: reads begin when they are waited for, guesses that nobody waits for never.
+    """
 
     def __init__(self, threads: int) -> None:
-        self._queue: queue.SimpleQueue[tuple[Read, Ticket] | None] = queue.SimpleQueue()
+        # One entry per read, naming the ticket to take a read from.  Entries outlive reads that the waiting thread took
+        # or that were cancelled; whoever meets such an entry drops it.  Nothing here needs a lock of ours.
+        self._demands: deque[ThreadTicket] = deque()
+        self._guesses: deque[ThreadTicket] = deque()
+        self._wakes: queue.SimpleQueue[bool] = queue.SimpleQueue()  # one per entry; False ends a thread
         self._bounce = Bounce()
         self._closed = False
+        self._process = os.getpid()
         self._threads = [
             threading.Thread(target=self._work, name=f"expert-reader-{n}", daemon=True) for n in range(threads - 1)
         ]
         for thread in self._threads:
             thread.start()
 
-    def submit(self, reads: Sequence[Read]) -> Ticket:
+    def submit(self, reads: Sequence[Read], urgency: Urgency = Urgency.DEMAND) -> Ticket:
+        if self._forked:
+            raise reader_forked()
         if self._closed:
-            raise ReadError("the reader is closed; load the model again")
-        ticket = Ticket(len(reads))
-        for read in reads:
-            self._queue.put((read, ticket))
+            raise reader_closed()
+        ticket = ThreadTicket(reads, urgency is Urgency.DEMAND)
+        self._enter(self._demands if ticket.demanded else self._guesses, ticket, len(reads))
         return ticket
 
+    def cancel(self, ticket: Ticket) -> None:
+        # In the child of a fork a lock of the ticket may be held by a thread that is not there.
+        if isinstance(ticket, ThreadTicket) and not self._forked:
+            while ticket.take() is not None:
+                ticket.finish_one(cancelled=True)
+
     def wait(self, ticket: Ticket) -> None:
-        while not ticket.done:
-            try:
-                job = self._queue.get_nowait()
-            except queue.Empty:
-                break
-            if job is None:
-                self._queue.put(None)  # it was meant for a thread
-                break
-            self._carry_out(*job)
+        if self._forked:
+            raise reader_forked()
+        if isinstance(ticket, ThreadTicket):
+            if not ticket.demanded:
+                ticket.demanded = True
+                self._enter(self._demands, ticket, ticket.not_begun)
+            while (read := ticket.take()) is not None:
+                self._carry_out(read, ticket)
         ticket.wait()
 
-    def _work(self) -> None:
-        while (job := self._queue.get()) is not None:
-            self._carry_out(*job)
+    @property
+    def _forked(self) -> bool:
+        return os.getpid() != self._process
 
-    def _carry_out(self, read: Read, ticket: Ticket) -> None:
+    def _enter(self, entries: deque[ThreadTicket], ticket: ThreadTicket, count: int) -> None:
+        while entries and not entries[0].not_begun:  # without threads nobody else drops these
+            _pop(entries)
+        entries.extend([ticket] * count)
+        if self._threads:
+            for _ in range(count):
+                self._wakes.put(True)
+
+    def _work(self) -> None:
+        while self._wakes.get():
+            ticket = _pop(self._demands) or _pop(self._guesses)
+            if ticket is not None and (read := ticket.take()) is not None:
+                self._carry_out(read, ticket)
+
+    def _carry_out(self, read: Read, ticket: ThreadTicket) -> None:
         if self._closed:
-            ticket.finish_one(ReadError(f"{read.label}: the reader was closed before it was read"))
+            ticket.finish_one(reader_closed(read.label))
             return
         try:
             read.file.fill(read.offset, read.views, self._bounce, read.label)
@@ -70,14 +150,19 @@ class ThreadReader:
         if self._closed:
             return
         self._closed = True
+        if self._forked:
+            return
         for _ in self._threads:
-            self._queue.put(None)
+            self._wakes.put(False)
         for thread in self._threads:
             thread.join()
-        while True:  # whatever nobody began
-            try:
-                job = self._queue.get_nowait()
-            except queue.Empty:
-                return
-            if job is not None:
-                self._carry_out(*job)
+        while (ticket := _pop(self._demands) or _pop(self._guesses)) is not None:
+            while (read := ticket.take()) is not None:
+                self._carry_out(read, ticket)
+
+
+def _pop(entries: deque[ThreadTicket]) -> ThreadTicket | None:
+    try:
+        return entries.popleft()
+    except IndexError:
+        return None

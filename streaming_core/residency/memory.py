@@ -10,7 +10,7 @@ from streaming_core.layer_set import LayerSet
 from streaming_core.settings import Settings
 from streaming_core.units import exact_size, format_size, round_up
 
-__all__ = ["MemoryDemand", "MemoryPlan", "plan_memory"]
+__all__ = ["MemoryDemand", "MemoryPlan", "plan_memory", "stage_records"]
 
 _KV_STEP = 256  # mlx-lm's caches grow by this many tokens at a time
 # What a process grows by apart from MLX's arrays: tokenizer, reader threads, Python objects, allocator slack.  Measured
@@ -110,10 +110,17 @@ def _plan_with(demand: MemoryDemand, settings: Settings, budget: int | None, chu
     per_slot = sum(demand.slot_bytes[n] for n in streamed)
     if streamed:
         fixed["staging"] = demand.staging_bytes
+        fixed["stages"] = stage_records(settings) * max(demand.slot_bytes[n] for n in streamed)
     base = sum(fixed.values()) + kept
     slots = _slots(demand, settings, streamed, per_slot, base, budget)
     terms = {k: v for k, v in {**fixed, "resident layers": kept, "banks": per_slot * slots}.items() if v}
     return MemoryPlan(terms, budget, slots, chunk, resident, streamed)
+
+
+def stage_records(settings: Settings) -> int:
+    """Side buffers of the prefetch backend, in records."""
+    prefetch = settings.prefetch
+    return prefetch.window * prefetch.per_layer if prefetch.backend == "stage" else 0
 
 
 def _fixed_terms(demand: MemoryDemand, settings: Settings, chunk: int) -> dict[str, int]:

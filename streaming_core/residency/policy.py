@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import OrderedDict
 from collections.abc import Container
 from typing import Protocol
 
@@ -18,6 +19,9 @@ class Policy(Protocol):
     def use(self, expert: int) -> None:
         """The expert was asked for, and is or is about to be resident."""
 
+    def admit(self, expert: int) -> None:
+        """The expert is resident on a guess: nobody asked for it yet."""
+
     def drop(self, expert: int) -> None:
         """The expert is resident no longer."""
 
@@ -29,14 +33,18 @@ class Lru:
     """Least recently used goes first."""
 
     def __init__(self) -> None:
-        self._order: dict[int, None] = {}  # oldest use first
+        self._order: OrderedDict[int, None] = OrderedDict()  # oldest use first
 
     def begin(self) -> None:
         return
 
     def use(self, expert: int) -> None:
-        self._order.pop(expert, None)
         self._order[expert] = None
+        self._order.move_to_end(expert)
+
+    def admit(self, expert: int) -> None:
+        self._order[expert] = None
+        self._order.move_to_end(expert, last=False)
 
     def drop(self, expert: int) -> None:
         self._order.pop(expert, None)
@@ -73,6 +81,10 @@ class Lfu:
     def use(self, expert: int) -> None:
         self._score[expert] = self._score.get(expert, 0.0) + self._weight
         self._resident.pop(expert, None)
+        self._resident[expert] = None
+
+    def admit(self, expert: int) -> None:
+        self._score.setdefault(expert, 0.0)
         self._resident[expert] = None
 
     def drop(self, expert: int) -> None:

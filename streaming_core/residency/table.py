@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from streaming_core.residency.policy import Policy
@@ -78,6 +78,28 @@ class SlotTable:
         for miss in misses:
             self._slot_of[miss.expert] = miss.slot
         return Plan(tuple(experts), misses)
+
+    def admit(self, experts: Sequence[int], likely: Collection[int]) -> list[Miss]:
+        """Gives guessed, absent experts a slot each as long as there is room, and holds them.
+
+        Nothing held and nothing in `likely` makes room.  What is admitted is the first to go once it is no longer held,
+        unless it was asked for: a wrong guess costs a read, not a resident.
+        """
+        wanted = [e for e in experts if e not in self._slot_of and 0 <= e < self.experts]
+        kept = self._holds.keys() | set(likely)
+        lacking = len(wanted) - len(self._free)
+        for victim in self._policy.victims(lacking, kept) if lacking > 0 else []:
+            self.forget(victim)
+        misses = [Miss(expert, self._free.pop()) for expert in wanted[: len(self._free)]]
+        for miss in misses:
+            self._slot_of[miss.expert] = miss.slot
+            self._policy.admit(miss.expert)
+            self._holds[miss.expert] = self._holds.get(miss.expert, 0) + 1
+        return misses
+
+    def unhold(self, expert: int) -> None:
+        """Ends the hold of an admitted expert.  Call once per admission."""
+        self._unhold((expert,))
 
     def _make_room(self, missing: Sequence[int]) -> list[int]:
         for expert in missing:

@@ -77,6 +77,13 @@ def test_command_buffers_are_searched_on_gpus_and_chunks_only_when_prefill_count
     assert "prefill.chunk" in knob_names(objective=Objective.PREFILL)
 
 
+def test_the_native_reader_is_searched_where_there_is_one() -> None:
+    assert "reading.reader" not in knob_names()
+    assert "reading.reader" in knob_names(readers=("threads", "native"))
+    elsewhere = Settings().with_values({"reading.reader": "native"})
+    assert space().settings(space().to_params(elsewhere)).reading.reader == "threads"
+
+
 def test_hash_is_stable_and_changes_with_the_options_but_not_with_the_ranking() -> None:
     assert space().content_hash == space().content_hash
     assert space().content_hash == space(ranking=LAYERS).content_hash

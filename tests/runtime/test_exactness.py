@@ -16,6 +16,7 @@ from mlx_lm.models.cache import make_prompt_cache
 
 import streaming_core
 from streaming_core import Settings
+from streaming_core.reading import native_available, native_missing
 
 # prompt tokens, tokens per pass, batch
 CALLS = [(1, 512, 1), (2, 512, 2), (7, 512, 1), (33, 16, 2), (100, 64, 1)]
@@ -64,6 +65,25 @@ def test_logits_equal_the_resident_models(
         for call in CALLS:
             assert mx.array_equal(run(model.model, *call), expected(*call)), call
         assert model.stats().misses > 0
+
+
+@pytest.mark.skipif(not native_available(), reason=f"not built: {native_missing()}")
+@pytest.mark.parametrize("threads", [1, 8])
+@pytest.mark.parametrize("page_cache", ["keep", "bypass"])
+@pytest.mark.parametrize("layout", ["packed", "checkpoint"])
+def test_logits_equal_with_the_native_reader(
+    tiny: Path, shared_cache: Path, expected: Callable[..., mx.array], layout: str, page_cache: str, threads: int
+) -> None:
+    wanted = settings(
+        reading__reader="native",
+        reading__page_cache=page_cache,
+        reading__threads=threads,
+        residency__slots=TOP_K,
+        store__layout=layout,
+    )
+    with streaming_core.load(tiny, wanted, cache_dir=shared_cache) as model:
+        for call in CALLS:
+            assert mx.array_equal(run(model.model, *call), expected(*call))
 
 
 @pytest.mark.parametrize("slots", [TOP_K, EXPERTS // 2])

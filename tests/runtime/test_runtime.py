@@ -27,6 +27,7 @@ from streaming_core.errors import (
     SettingsError,
     StoreInvalid,
 )
+from streaming_core.reading import native, native_available, native_missing
 from streaming_core.store import layer_file
 
 
@@ -116,15 +117,34 @@ def test_a_read_that_fails_is_reported_and_the_expert_is_asked_for_again(
             assert mx.array_equal(model.model(tokens), reference(tokens))
 
 
-def test_a_store_file_cut_short_under_a_running_model_is_one_clear_error(tiny: Path, tmp_path: Path) -> None:
-    with streaming_core.load(tiny, settings(residency__slots=4), cache_dir=tmp_path) as model:
+READERS = [
+    "threads",
+    pytest.param("native", marks=pytest.mark.skipif(not native_available(), reason=f"not built: {native_missing()}")),
+]
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_store_file_cut_short_under_a_running_model_is_one_clear_error(
+    tiny: Path, tmp_path: Path, reader: str
+) -> None:
+    wanted = settings(residency__slots=4, reading__reader=reader)
+    with streaming_core.load(tiny, wanted, cache_dir=tmp_path) as model:
         folder = next((tmp_path / "stores").iterdir())
         for layer in range(4):
             os.truncate(layer_file(folder, layer), 20_000)
         with pytest.raises(ReadError, match=r"expert \d+ of layer \d.*the file ends at 20000"):
             model.generate("hello there", 5)
     with pytest.raises(StoreInvalid, match="bytes where its header promises"):
-        streaming_core.load(tiny, settings(residency__slots=4), cache_dir=tmp_path)
+        streaming_core.load(tiny, wanted, cache_dir=tmp_path)
+
+
+def test_a_reader_that_is_not_built_is_named_before_anything_is_packed(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "_missing", "it was not built when the package was installed")
+    with pytest.raises(SettingsError, match=r"reading\.reader=native .* not built .* set reading\.reader=threads"):
+        streaming_core.load(tiny, settings(reading__reader="native"), cache_dir=tmp_path)
+    assert not (tmp_path / "stores").exists()
 
 
 def test_a_checkpoint_is_not_read_whole_to_be_outlined(tiny: Path) -> None:

@@ -1,0 +1,87 @@
+"""Chooses predictor, prefetch backend and budget, as the settings say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import mlx.nn as nn
+
+from streaming_core.engine import Engine
+from streaming_core.errors import ModelNotSupported, SettingsError
+from streaming_core.hardware import Machine
+from streaming_core.layer_set import LayerSet
+from streaming_core.models.outline import OpenModel
+from streaming_core.models.routers import router_view
+from streaming_core.observe import ObservedNorm
+from streaming_core.predict import FrequencyPredictor, GatePredictor, NoPrediction, OraclePredictor, Predictor
+from streaming_core.prefetch import AdvisePrefetch, Budget, NoPrefetch, Prefetch, SlotPrefetch, StagePrefetch
+from streaming_core.reading import Reader
+from streaming_core.residency.bank import SlotBank
+from streaming_core.residency.memory import MemoryPlan, stage_records
+from streaming_core.settings import Settings
+
+__all__ = ["make_budget", "make_predictor", "make_prefetch", "observe_inputs"]
+
+
+def make_budget(settings: Settings) -> Budget:
+    prefetch = settings.prefetch
+    per_pass = None if isinstance(prefetch.per_pass, str) else prefetch.per_pass
+    layers = LayerSet.parse(prefetch.layers)
+    return Budget(layers, prefetch.per_layer, per_pass, settings.predict.min_score)
+
+
+def make_predictor(
+    opened: OpenModel, plan: MemoryPlan, settings: Settings, oracle: Sequence[Mapping[int, Sequence[int]]] | None
+) -> Predictor:
+    """Raises SettingsError, and ModelNotSupported where a guess by router is wanted and no router is known."""
+    kind, ahead = settings.predict.kind, settings.prefetch.ahead
+    width = max(1, math.ceil(opened.outline.top_k * settings.predict.mult))
+    if kind == "none" or not plan.streamed:
+        return NoPrediction()
+    if ahead == 0 and kind != "gate":
+        raise SettingsError(f"prefetch.ahead 0 needs predict.kind gate, got {kind}: nothing else is known that early")
+    if kind == "frequency":
+        return FrequencyPredictor(plan.streamed, width, ahead, settings.residency.half_life)
+    if kind == "oracle":
+        if oracle is None:
+            raise SettingsError("predict.kind oracle replays a recorded run: give load() its `oracle`")
+        return OraclePredictor(oracle, plan.streamed, ahead)
+    views = {n: view for n in plan.streamed if (view := router_view(opened.model.layers[n])) is not None}
+    if not views:
+        raise ModelNotSupported(
+            f"{opened.outline.name}: guessing by router is not known for {opened.outline.model_type}; "
+            "use predict.kind frequency or none"
+        )
+    return GatePredictor(views, width, ahead, from_router_input=kind == "gate_input")
+
+
+def make_prefetch(
+    opened: OpenModel, plan: MemoryPlan, settings: Settings, reader: Reader, machine: Machine
+) -> Prefetch:
+    """Raises SettingsError for backends that this machine or model cannot have."""
+    backend = settings.prefetch.backend
+    if backend == "none" or settings.predict.kind == "none" or not plan.streamed:
+        return NoPrefetch()
+    if backend == "advise":
+        if settings.reading.page_cache == "bypass":
+            raise SettingsError("prefetch.backend advise fills the page cache, reading.page_cache bypass goes past it")
+        return AdvisePrefetch(machine.advise)
+    if backend == "slots":
+        if machine.hardware().backend == "cuda":
+            raise SettingsError("prefetch.backend slots needs memory that host and device share; use stage")
+        return SlotPrefetch(reader, keep_free=opened.outline.top_k)
+    geometries = {s.geometry for s in opened.switches if s.layer in plan.streamed}
+    if len(geometries) > 1:
+        raise SettingsError("prefetch.backend stage needs layers whose records have one shape; use slots")
+    return StagePrefetch(reader, SlotBank(geometries.pop(), stage_records(settings)))
+
+
+def observe_inputs(model: nn.Module, engine: Engine) -> None:
+    """Puts an observing module in the place of every decoder layer's `input_layernorm`."""
+    for number, layer in enumerate(model.layers):
+        if isinstance(norm := layer.get("input_layernorm"), nn.Module):
+            layer.input_layernorm = ObservedNorm(norm, partial(engine.sees_input, number))
+            if engine.first_observed is None:
+                engine.first_observed = number

@@ -1,0 +1,204 @@
+"""One streamed layer at work: sync, plan, read, compute.
+
+Legend: T tokens of a call (all leading axes together), K experts per token, E experts, S slots, D model width.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from streaming_core.engine import Engine
+from streaming_core.fill import Fill
+from streaming_core.predict import Guess
+from streaming_core.reading import Read
+from streaming_core.residency.bank import Bank
+from streaming_core.residency.table import Plan, SlotTable
+from streaming_core.trace import LayerCounters
+from streaming_core.waves import Wave, split_waves
+
+__all__ = ["StreamedLayer"]
+
+# A result this small is kept until the next call, so that slots it may still read are not overwritten; a larger one is
+# evaluated at once instead, because keeping it would hold a prompt chunk's activations for every layer.
+_KEEP_BYTES = 1 << 20
+
+
+class StreamedLayer:
+    """One MoE layer whose experts come and go.  Layers are made in the order in which a pass meets them."""
+
+    def __init__(
+        self,
+        number: int,
+        engine: Engine,
+        table: SlotTable,
+        bank: Bank,
+        experts: Callable[[mx.array, mx.array], mx.array],
+    ) -> None:
+        """`experts(x [..., D], slots [..., K]) -> [..., K, D]` computes over the bank's arrays."""
+        self.number = number
+        self.table = table
+        self.bank = bank
+        self._first_of_pass = not engine.counters
+        self.counters = engine.counters[number] = LayerCounters()
+        engine.layers[number] = self
+        self._engine = engine
+        self._experts = experts
+        # Expert -> slot, looked up inside the graph.  Updated in place, so a call makes no new array of it.
+        self._slot_of = mx.zeros((table.experts,), dtype=mx.uint32)
+        mx.eval(self._slot_of)
+        self._slot_of_host = np.array(self._slot_of, copy=False)
+        self._last: mx.array | None = None
+
+    def __call__(self, x: mx.array, indices: mx.array) -> mx.array:
+        """x [..., D], indices [..., K] (any integer type, unsorted, may repeat) -> [..., K, D]."""
+        engine = self._engine
+        if self._first_of_pass and engine.first_observed is None:
+            engine.begin_pass(indices.size // indices.shape[-1])
+        if engine.unneeded_layer == self.number:
+            return mx.zeros((*indices.shape, x.shape[-1]), dtype=x.dtype)
+        engine.note(engine.predictor.sees_router_input(self.number, x))
+        guesses = engine.take_guesses(self.number)
+        mx.eval(indices, *(array for guess in guesses for array in guess.arrays))
+        self.counters.calls += 1
+        self.counters.syncs += 1
+        asked = np.array(indices, copy=False).reshape(-1)
+        experts = list(dict.fromkeys(asked.tolist())) if asked.size <= 64 else np.unique(asked).tolist()
+        engine.recorder.asked(self.number, experts)
+        if (guess := engine.predictor.sees_choice(self.number, experts)) is not None:
+            guesses.append(guess)
+        expected = engine.prefetch.expects(self, experts)
+        self.counters.guesses_used += len(expected)
+        if len(experts) > self.table.slots:
+            self._wait(lambda: engine.prefetch.collect(self, expected))
+            engine.act(guesses)
+            out = self._in_waves(x, indices, asked)
+        else:
+            self._fetch(experts, expected, guesses)
+            out = self._keep(self._experts(x, self._slot_of[indices]))
+        engine.prefetch.leave(self)
+        return out
+
+    def _fetch(self, experts: Sequence[int], expected: Sequence[int], guesses: Sequence[Guess]) -> None:
+        """Returns when every asked expert is in its slot.  Demand reads go out before reads of guesses."""
+        plan = self.table.plan(experts)
+        try:
+            fill = self._begin(plan)
+            self._engine.act(guesses)
+            self._finish(fill)
+            lost = self._wait(lambda: self._engine.prefetch.collect(self, expected)) if expected else []
+        finally:
+            self.table.release(plan)
+        if lost:
+            again = self.table.plan(lost)
+            try:
+                self._finish(self._begin(again))
+            finally:
+                self.table.release(again)
+
+    def _wait(self, what: Callable[[], list[int]]) -> list[int]:
+        started = time.perf_counter()
+        try:
+            return what()
+        finally:
+            self.counters.wait_s += time.perf_counter() - started
+
+    def _keep(self, out: mx.array) -> mx.array:
+        if out.nbytes <= _KEEP_BYTES:
+            # Started now, so that the device works while the next layer's graph is built.
+            mx.async_eval(out)  # type: ignore[no-untyped-call]
+            self._last = out
+        else:
+            mx.eval(out)
+            self._last = None
+        return out
+
+    # ---- several waves: more experts than slots ----------------------------------------------------------------------
+
+    def _in_waves(self, x: mx.array, indices: mx.array, asked: np.ndarray[Any, Any]) -> mx.array:
+        """Runs at most S/2 experts at a time; the next ones are read into the other half meanwhile."""
+        top_k = indices.shape[-1]
+        waves = split_waves(asked, self.table, most=max(1, self.table.slots // 2))
+        rows = x.reshape(-1, x.shape[-1])
+        outs: list[mx.array] = []
+        held: list[Plan] = []  # the wave that computes, and the one that is read meanwhile
+        fill = self._hold(waves[0], held)
+        try:
+            for number, wave in enumerate(waves):
+                if outs and not self.bank.shared:
+                    mx.eval(outs)  # the device copy must not meet a kernel that reads the same arrays
+                self._finish(fill)
+                outs.append(self._run_wave(rows, wave, top_k))
+                mx.async_eval(outs[-1])  # type: ignore[no-untyped-call]
+                if number + 1 < len(waves):
+                    if len(held) == 2 or self.table.slots == 1:
+                        mx.eval(outs[: len(outs) + 1 - len(held)])  # whoever used the slots that come free now
+                        self.table.release(held.pop(0))
+                    fill = self._hold(waves[number + 1], held)
+        except BaseException:
+            self._abandon(fill)
+            raise
+        finally:
+            mx.eval(outs)
+            for plan in held:
+                self.table.release(plan)
+        order = np.argsort(np.concatenate([wave.rows for wave in waves]))
+        out = mx.concatenate(outs)[mx.array(order.astype(np.uint32))]
+        return self._keep(out.reshape(*indices.shape, out.shape[-1]))
+
+    def _hold(self, wave: Wave, held: list[Plan]) -> Fill:
+        held.append(self.table.plan(wave.experts))
+        return self._begin(held[-1])
+
+    def _run_wave(self, rows: mx.array, wave: Wave, top_k: int) -> mx.array:
+        """[T, D] -> [rows of the wave, D].  Slots come from the host, the table in the graph may change meanwhile."""
+        count = len(wave.rows)
+        fewest = max(count, min(self._engine.fewest_rows, rows.shape[0] * top_k))
+        slots = np.resize(self._slot_of_host[wave.expert_of_row], (fewest, 1))
+        tokens = mx.array(np.resize(wave.rows // top_k, fewest).astype(np.uint32))
+        return self._experts(rows[tokens], mx.array(slots)).squeeze(-2)[:count]
+
+    # ---- reads ---------------------------------------------------------------------------------------------------
+
+    def reads(self, expert: int, views: Sequence[memoryview]) -> list[Read]:
+        return self._engine.store.reads(self.number, expert, views)
+
+    def place(self, expert: int, slot: int) -> None:
+        """Notes the slot in the table; nothing unfinished reads that slot any more when it returns."""
+        if self._last is not None:
+            mx.eval(self._last)
+            self._last = None
+        self._slot_of_host[expert] = slot
+
+    def _begin(self, plan: Plan) -> Fill:
+        self.counters.hits += plan.hits
+        self.counters.misses += len(plan.misses)
+        for miss in plan.misses:
+            self.place(miss.expert, miss.slot)
+        return Fill(self, self._engine.reader, self._engine.prefetch, plan)
+
+    def _finish(self, fill: Fill) -> None:
+        if not fill.plan.misses:
+            return
+        started = time.perf_counter()
+        try:
+            demanded = fill.finish()
+        except BaseException:
+            self._abandon(fill)
+            raise
+        finally:
+            self.counters.wait_s += time.perf_counter() - started
+        self.counters.guesses_used += len(fill.plan.misses) - demanded
+        self.counters.demand_bytes += demanded * self._engine.store.read_bytes(self.number)
+
+    def _abandon(self, fill: Fill) -> None:
+        """Whatever of it arrived, its experts count as absent.  Returns when nothing writes to their slots any more."""
+        fill.settle()
+        if not fill.complete:
+            for miss in fill.plan.misses:
+                if miss.expert in self.table:
+                    self.table.forget(miss.expert)

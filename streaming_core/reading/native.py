@@ -1,0 +1,122 @@
+"""Reads carried out by threads that never need Python's lock: a reader in C, where it was built.
+
+A Python thread that has finished a read must take the lock back to say so, while the main thread builds graphs.  These
+threads write a flag instead.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Sequence
+
+from streaming_core.errors import ReadError
+from streaming_core.reading import files
+from streaming_core.reading.reader import Read, Ticket, Urgency, reader_closed, reader_forked
+
+try:
+    import streaming_core.reading._native as _native
+except ModuleNotFoundError:
+    _missing: str | None = "it was not built when the package was installed"
+except ImportError as err:
+    _missing = str(err)
+else:
+    _missing = None
+
+__all__ = ["NativeReader", "native_available", "native_missing"]
+
+
+def native_missing() -> str | None:
+    """Why there is no native reader here, in a few words; None where there is one."""
+    return _missing
+
+
+def native_available() -> bool:
+    return _missing is None
+
+
+class NativeTicket:
+    """The ticket of a NativeReader."""
+
+    __slots__ = ("_reads", "batch", "pool")
+
+    def __init__(self, pool: _native.Pool, batch: _native.Batch, reads: Sequence[Read]) -> None:
+        self.pool = pool
+        self.batch = batch
+        self._reads = reads
+
+    @property
+    def done(self) -> bool:
+        return self.batch.done
+
+    @property
+    def cancelled(self) -> bool:
+        return self.batch.cancelled
+
+    @property
+    def ended_ns(self) -> int:
+        """When the last read ended, on the clock of `_native.now_ns`; nobody need have looked."""
+        return self.batch.ended_ns
+
+    def wait(self) -> None:
+        self.finish(help_out=False)
+
+    def finish(self, help_out: bool) -> None:
+        """Blocks until every read has ended; with `help_out` this thread carries out those that nobody has begun."""
+        try:
+            self.pool.wait(self.batch, help_out)
+        except RuntimeError as err:
+            raise _gone(self.pool) from err
+        if (failure := self.batch.failure) is not None:
+            raise self._error(*failure)
+
+    def _error(self, index: int, outcome: int, code: int) -> ReadError:
+        read = self._reads[index]
+        if outcome == _native.POOL_CLOSED:
+            return reader_closed(read.label)
+        if outcome == _native.FILE_ENDED:
+            return read.file.ended(read.label, read.offset, read.views)
+        return read.file.error(read.label, read.offset, read.views, os.strerror(code))
+
+
+class NativeReader:
+    """As ThreadReader: `threads` readers, of which the thread that waits is one.
+
+    Raises ReadError where the extension is not built, or that many threads cannot be started.
+    """
+
+    def __init__(self, threads: int) -> None:
+        if _missing is not None:
+            raise ReadError(f"there is no native reader: {_missing}; use reading.reader=threads")
+        try:
+            self._pool = _native.Pool(threads - 1, files.LARGEST_READ)
+        except OSError as err:
+            reason = f"{threads} reader threads cannot be started: {err.strerror}"
+            raise ReadError(f"{reason}; lower reading.threads") from err
+        # Also called at exit: nothing may be written to memory that is on its way out.
+        self._close = weakref.finalize(self, self._pool.close)
+
+    def submit(self, reads: Sequence[Read], urgency: Urgency = Urgency.DEMAND) -> Ticket:
+        wanted = [(read.file.fd, read.file.align, read.offset, read.views) for read in reads]
+        try:
+            batch = self._pool.submit(wanted, urgency is Urgency.GUESS)
+        except RuntimeError as err:
+            raise _gone(self._pool) from err
+        return NativeTicket(self._pool, batch, reads)
+
+    def cancel(self, ticket: Ticket) -> None:
+        if isinstance(ticket, NativeTicket):
+            self._pool.cancel(ticket.batch)
+
+    def wait(self, ticket: Ticket) -> None:
+        if isinstance(ticket, NativeTicket):
+            ticket.finish(help_out=True)
+        else:
+            ticket.wait()
+
+    def close(self) -> None:
+        self._close()
+
+
+def _gone(pool: _native.Pool) -> ReadError:
+    return reader_forked() if pool.forked else reader_closed()
