@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs `mlx-autotune argv` and returns its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        args = build_parser(_default_cache()).parse_args(words)
+        args = build_parser(_default_cache(), _version).parse_args(words)
         status = _command(args.command)(args, _context(args, words))
         sys.stdout.flush()  # here, where a full disk or a closed pipe is still caught
         return status
@@ -90,6 +90,12 @@ def _default_cache() -> Path:
     from streaming_core.models.resolve import default_cache_dir
 
     return default_cache_dir()
+
+
+def _version() -> str:
+    from autotune.versions import program_version
+
+    return program_version()
 
 
 def _context(args: argparse.Namespace, words: Sequence[str]) -> Context:

@@ -8,7 +8,7 @@ import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from autotune.errors import RequestInvalid
 
@@ -51,10 +51,12 @@ def _exit_status(command: str = "") -> str:
 class _Version(argparse.Action):
     """Prints the version; it is looked up only when it is asked for."""
 
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        from autotune.versions import program_version
+    def __init__(self, *args: Any, look_up: Callable[[], str], **kwargs: Any) -> None:
+        super().__init__(*args, nargs=0, **kwargs)
+        self._look_up = look_up
 
-        sys.stdout.write(f"{parser.prog} {program_version()}\n")
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        sys.stdout.write(f"{parser.prog} {self._look_up()}\n")
         parser.exit()
 
 
@@ -65,14 +67,14 @@ class _Parser(argparse.ArgumentParser):
         raise RequestInvalid(f"{message}; `{self.prog} --help` explains")
 
 
-def build_parser(default_cache: Path) -> argparse.ArgumentParser:
+def build_parser(default_cache: Path, version: Callable[[], str]) -> argparse.ArgumentParser:
     parser = _Parser(
         prog="mlx-autotune",
         description="Runs Mixture-of-Experts models bigger than memory, and finds this machine's settings for them.",
         epilog=_exit_status(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
+    parser.add_argument("--version", action=_Version, look_up=version, help="show the version and exit")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, help: str, example: str, add: Callable[[argparse.ArgumentParser], None]) -> None:
