@@ -52,7 +52,7 @@ class _Version(argparse.Action):
     """Prints the version; it is looked up only when it is asked for."""
 
     def __init__(self, *args: Any, look_up: Callable[[], str], **kwargs: Any) -> None:
-        super().__init__(*args, nargs=0, **kwargs)
+        super().__init__(*args, **{**kwargs, "nargs": 0})
         self._look_up = look_up
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
