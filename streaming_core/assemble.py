@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import mlx.core as mx
@@ -16,6 +16,7 @@ from streaming_core.models.outline import OpenModel
 from streaming_core.models.switches import Switch, put_module
 from streaming_core.progress import OnProgress, Progress
 from streaming_core.reading import Read, Reader, make_reader
+from streaming_core.residency.arena import JoinPages, arenas
 from streaming_core.residency.bank import Bank, SlotBank, StagedBank
 from streaming_core.residency.memory import MemoryPlan
 from streaming_core.residency.policy import make_policy
@@ -85,10 +86,12 @@ def assemble(
         predictor = make_predictor(opened, plan, settings, oracle)
         prefetch = make_prefetch(opened, plan, settings, reader, machine)
         engine = Engine(store, reader, predictor, prefetch, make_budget(settings), fewest_rows)
-        stages: dict[RecordGeometry, SlotBank] = {}
-        for done, switch in enumerate(opened.switches):
-            slots = plan.slots if switch.layer in plan.streamed else switch.experts
-            bank = _bank(switch, slots, opened.outline.top_k, stages, backend == "cuda")
+        slots_of = [plan.slots if s.layer in plan.streamed else s.experts for s in opened.switches]
+        if backend == "cuda":
+            banks = _staged(opened.switches, slots_of, opened.outline.top_k)
+        else:
+            banks = _unified(opened.switches, slots_of, machine.join_pages)
+        for done, (switch, bank) in enumerate(zip(opened.switches, banks, strict=True)):
             switch.adopt(bank.arrays)
             if switch.layer in plan.streamed:
                 policy = make_policy(settings.residency.policy, settings.residency.half_life)
@@ -109,13 +112,18 @@ def assemble(
     return engine
 
 
-def _bank(switch: Switch, slots: int, top_k: int, stages: dict[RecordGeometry, SlotBank], staged: bool) -> Bank:
-    if not staged:
-        return SlotBank(switch.geometry, slots)
-    stage = stages.get(switch.geometry)
-    if stage is None:
-        stage = stages[switch.geometry] = SlotBank(switch.geometry, top_k)
-    return StagedBank(switch.geometry, slots, stage)
+def _unified(switches: Sequence[Switch], slots_of: Sequence[int], join_pages: JoinPages) -> Iterator[Bank]:
+    sizes = [SlotBank.room(s.geometry, slots) for s, slots in zip(switches, slots_of, strict=True)]
+    for switch, slots, arena in zip(switches, slots_of, arenas(sizes, join_pages), strict=True):
+        yield SlotBank(switch.geometry, slots, arena)
+
+
+def _staged(switches: Sequence[Switch], slots_of: Sequence[int], top_k: int) -> Iterator[Bank]:
+    stages: dict[RecordGeometry, SlotBank] = {}
+    for switch, slots in zip(switches, slots_of, strict=True):
+        if switch.geometry not in stages:
+            stages[switch.geometry] = SlotBank(switch.geometry, top_k)
+        yield StagedBank(switch.geometry, slots, stages[switch.geometry])
 
 
 def _fill(bank: Bank, switch: Switch, store: Store, reader: Reader) -> None:

@@ -18,6 +18,7 @@ from streaming_core.observe import ObservedNorm
 from streaming_core.predict import FrequencyPredictor, GatePredictor, NoPrediction, OraclePredictor, Predictor
 from streaming_core.prefetch import AdvisePrefetch, Budget, NoPrefetch, Prefetch, SlotPrefetch, StagePrefetch
 from streaming_core.reading import Reader
+from streaming_core.residency.arena import Arena
 from streaming_core.residency.bank import SlotBank
 from streaming_core.residency.memory import MemoryPlan, stage_records
 from streaming_core.settings import Settings
@@ -75,7 +76,8 @@ def make_prefetch(
     geometries = {s.geometry for s in opened.switches if s.layer in plan.streamed}
     if len(geometries) > 1:
         raise SettingsError("prefetch.backend stage needs layers whose records have one shape; use slots")
-    return StagePrefetch(reader, SlotBank(geometries.pop(), stage_records(settings)))
+    geometry, count = geometries.pop(), stage_records(settings)
+    return StagePrefetch(reader, SlotBank(geometry, count, Arena(SlotBank.room(geometry, count), machine.join_pages)))
 
 
 def observe_inputs(model: nn.Module, engine: Engine) -> None:

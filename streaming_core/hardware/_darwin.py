@@ -113,6 +113,9 @@ class DarwinMachine:
             # struct radvisory: off_t, then int; the struct is padded to 16 bytes.
             fcntl.fcntl(fd, _F_RDADVISE, struct.pack("=qi4x", offset, min(nbytes, 0x7FFFFFFF)))
 
+    def join_pages(self, address: int, nbytes: int) -> None:
+        return  # Apple silicon has one page size, 16 KiB
+
     def open_for_read(self, path: Path, bypass: bool) -> int:
         try:
             fd = open_regular(path)

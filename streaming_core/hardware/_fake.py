@@ -35,6 +35,7 @@ class FakeMachine:
     direct_alignment: int = 4096
     dropped: list[Path] = field(default_factory=list)  # files passed to `drop_cached`
     advised: list[tuple[int, int, int]] = field(default_factory=list)
+    joined: list[tuple[int, int]] = field(default_factory=list)  # (address, bytes) passed to `join_pages`
 
     @classmethod
     def mac(cls, chip: str = "Apple M3 Max", memory_bytes: int = 64 * GIB, gpu_cores: int | None = None) -> FakeMachine:
@@ -77,6 +78,9 @@ class FakeMachine:
 
     def advise(self, fd: int, offset: int, nbytes: int) -> None:
         self.advised.append((fd, offset, nbytes))
+
+    def join_pages(self, address: int, nbytes: int) -> None:
+        self.joined.append((address, nbytes))
 
     def open_for_read(self, path: Path, bypass: bool) -> int:
         """Opens the file through the page cache in any case; refuses `bypass` when `can_bypass` is off."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import platform
@@ -26,9 +27,11 @@ from streaming_core.hardware._linux_parse import (
 )
 from streaming_core.hardware._mlx import read_device
 from streaming_core.hardware._types import Conditions, Hardware, MemoryState, ProcessMemory
+from streaming_core.units import round_up
 
 __all__ = ["LinuxMachine"]
 
+_MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25  # the second from Linux 6.1 on
 _UNLIMITED = 1 << 60  # version 1 writes "no limit" as the largest multiple of a page below 2**63
 
 
@@ -116,6 +119,20 @@ class LinuxMachine:
     def advise(self, fd: int, offset: int, nbytes: int) -> None:
         with contextlib.suppress(OSError):  # a hint
             os.posix_fadvise(fd, offset, nbytes, os.POSIX_FADV_WILLNEED)
+
+    def join_pages(self, address: int, nbytes: int) -> None:
+        huge = self._number("sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
+        if huge is None:
+            return
+        first, after = round_up(address, huge), (address + nbytes) // huge * huge
+        if first < after:
+            # The hint serves kernels before 6.1, which cannot do it at once but do it in time.
+            for advice in (_MADV_HUGEPAGE, _MADV_COLLAPSE):
+                self._libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(after - first), advice)
+
+    @cached_property
+    def _libc(self) -> ctypes.CDLL:
+        return ctypes.CDLL(None)
 
     def open_for_read(self, path: Path, bypass: bool) -> int:
         try:

@@ -195,6 +195,10 @@ class Machine(Protocol):
     def advise(self, fd: int, offset: int, nbytes: int) -> None:
         """Hints that these bytes will be read soon.  Returns at once; a system that cannot take hints ignores it."""
 
+    def join_pages(self, address: int, nbytes: int) -> None:
+        """Asks for large pages behind memory that is in use already, so that nothing more becomes resident.  What the
+        system refuses stays as it is."""
+
     def open_for_read(self, path: Path, bypass: bool) -> int:
         """A file descriptor the caller must close; with `bypass`, reads go past the page cache.
 

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
 import mlx.core as mx
-import numpy as np
 
 from streaming_core.geometry import PAGE, RecordGeometry
+from streaming_core.residency.arena import Arena
+from streaming_core.units import round_up
 
 __all__ = ["Bank", "SlotBank", "StagedBank"]
 
@@ -35,19 +36,26 @@ class Bank(Protocol):
 class SlotBank:
     """Unified memory: the views are the arrays' own memory, so a read lands where the kernel looks for it."""
 
-    def __init__(self, geometry: RecordGeometry, slots: int) -> None:
+    def __init__(self, geometry: RecordGeometry, slots: int, arena: Arena | None = None) -> None:
+        """Takes `room(geometry, slots)` bytes of the arena, or makes one of its own."""
         self.geometry = geometry
         self.batch = slots
         self.shared = True
         self.arrays: dict[str, mx.array] = {}
         self._bytes: list[memoryview] = []
+        arena = arena or Arena(self.room(geometry, slots))
         for part in geometry.parts:
-            memory = _page_aligned(part.nbytes * slots)
+            memory = arena.take(part.nbytes * slots)
             self._bytes.append(memoryview(cast(Any, memory)))
             dtype = getattr(mx, part.dtype)
             array = (memory if dtype == mx.uint8 else memory.view(dtype)).reshape(slots, *part.shape)
             mx.eval(array)
             self.arrays[part.name] = array
+
+    @staticmethod
+    def room(geometry: RecordGeometry, slots: int) -> int:
+        """Bytes, in whole pages."""
+        return sum(round_up(part.nbytes * slots, PAGE) for part in geometry.parts)
 
     def destinations(self, slots: Sequence[int]) -> list[list[memoryview]]:
         sizes = [part.nbytes for part in self.geometry.parts]
@@ -86,12 +94,3 @@ class StagedBank:
             array[where] = self._stage.arrays[name][: len(slots)]
         mx.eval(self.arrays)
 
-
-def _page_aligned(nbytes: int) -> mx.array:
-    """uint8 [nbytes] that starts on a page, so that direct reads need no copy.  MLX's CPU buffers do not."""
-    room = mx.zeros((nbytes + PAGE,), dtype=mx.uint8)
-    mx.eval(room)
-    lead = -np.array(room, copy=False).ctypes.data % PAGE
-    memory = room[lead : lead + nbytes]  # shares the buffer
-    mx.eval(memory)
-    return memory
