@@ -1,0 +1,38 @@
+"""`mlx-autotune pack`, `probe` and `show`: what is on the disk and what this machine is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from autotune.cli import main
+
+pytestmark = pytest.mark.usefixtures("elsewhere")
+
+
+def test_pack_verifies_and_finds_damage(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ["pack", "--model", "tiny", "--verify", "--json", "--cache-dir", str(tmp_path / "cache")]
+    assert main(words) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found["faults"] == [] and found["files"] == 4
+    path = Path(found["folder"]) / "layer-0002.records"
+    content = bytearray(path.read_bytes())
+    content[-16384 * 3] ^= 1
+    path.write_bytes(content)
+    assert main(words) == 1
+    assert "of layer 2" in json.loads(capsys.readouterr().out.splitlines()[-1])["faults"][0]
+
+
+def test_show_without_a_profile_says_what_is_used_instead(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "--model", "tiny", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["path"] is None
+    assert "built-in default" in shown["reason"]
+
+
+def test_probe_without_a_model_tells_the_facts_of_the_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["probe"]) == 0
+    out = capsys.readouterr().out
+    assert "default budget" in out and "disk: not measured" in out
