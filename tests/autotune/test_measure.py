@@ -103,3 +103,16 @@ def test_a_workload_that_has_just_enough_context_runs_and_one_token_less_is_refu
     measured(trial(cache_dir, memory__budget="128MiB", memory__context=context))
     with pytest.raises(ContextExceeded):
         trial(cache_dir, memory__budget="128MiB", memory__context=context - 1)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("std::bad_alloc"), RuntimeError("Unable to allocate"), MemoryError()])
+def test_memory_that_runs_out_makes_a_trial_infeasible(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*args: object, **options: object) -> None:
+        raise error
+
+    monkeypatch.setattr("autotune.measure.load", fail)
+    outcome = trial(cache_dir)
+    assert isinstance(outcome, Infeasible)
+    assert outcome.reason == f"out of memory: {str(error) or 'MemoryError'}"
