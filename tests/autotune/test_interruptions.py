@@ -28,8 +28,7 @@ def purposes(folder: Path) -> list[str]:
     return [row.purpose for row in tuned(folder, FakeRunner(hill, QUIET)).trials]
 
 
-@pytest.mark.parametrize("stage", ["race", "pair"])
-@pytest.mark.parametrize("after", [0, 3])
+@pytest.mark.parametrize(("stage", "after"), [("race", 0), ("race", 3), ("pair", 3)])
 def test_ctrl_c_in_the_race_gives_the_best_so_far_and_a_rerun_proves_it(tmp_path: Path, stage: str, after: int) -> None:
     at = purposes(tmp_path / "whole").index(stage) + after
     events: list[TuneEvent] = []
@@ -89,8 +88,7 @@ STOPPED = textwrap.dedent("""
 
 @pytest.mark.usefixtures("elsewhere")
 @pytest.mark.parametrize(
-    ("number", "purpose"),
-    [(signal.SIGKILL, "race"), (signal.SIGKILL, "pair"), (signal.SIGTERM, "race"), (signal.SIGINT, "pair")],
+    ("number", "purpose"), [(signal.SIGKILL, "pair"), (signal.SIGTERM, "race"), (signal.SIGINT, "pair")]
 )
 def test_a_process_stopped_in_the_race_is_carried_on_to_a_valid_profile(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: int, purpose: str
