@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import resource
 import shlex
 import signal
 import sys
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["entry", "main"]
 
 _INTERRUPTED = 130
+# What `resource.setrlimit` says where a limit is too low.  Only mlx_lm calls it, with 4096 files, while it is imported:
+# which happens in the middle of whatever first needs it.
+_LIMIT_REFUSED = ("current limit exceeds maximum limit", "not allowed to raise maximum limit")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,6 +49,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `mlx-autotune show | head`
         _silence(sys.stdout)
         return 1
+    except (MemoryError, RuntimeError) as err:
+        from streaming_core.hardware import is_out_of_memory
+
+        if not is_out_of_memory(err):
+            raise
+        return _complain(
+            f"out of memory: {str(err) or type(err).__name__}; close other programs, or ask for less: "
+            "a smaller --budget or memory.context, fewer residency.slots"
+        )
+    except ValueError as err:
+        if str(err) not in _LIMIT_REFUSED:
+            raise
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        return _complain(
+            f"mlx_lm asks for a hard limit of 4096 open files, this shell has {hard}; raise it (`ulimit -n 4096`, "
+            "by a user who may, or the system's own limits), then start again"
+        )
     except OSError as err:  # whatever the system refuses where no command expected it
         if err.errno == errno.ENOSPC:
             _silence(sys.stdout)  # the end of the process would try, and complain, once more

@@ -29,7 +29,7 @@ from autotune.trial import (
 )
 from streaming_core.assemble import store_folder
 from streaming_core.errors import BudgetTooSmall
-from streaming_core.hardware import Machine, detect
+from streaming_core.hardware import Machine, detect, is_out_of_memory
 from streaming_core.models.resolve import resolve_model
 from streaming_core.progress import Progress
 from streaming_core.runtime import load
@@ -40,7 +40,6 @@ from streaming_core.units import format_size
 __all__ = ["run_trial"]
 
 _FULL = 0.9  # of the available memory: the share a resident model may ask for
-_NO_MEMORY = ("unable to allocate", "out of memory", "maximum allowed buffer size")  # in MLX's RuntimeErrors
 
 OnStage = Callable[[Stage], None]
 
@@ -65,12 +64,11 @@ def run_trial(spec: TrialSpec, on_stage: OnStage) -> Outcome:
         return _measure(spec, machine, on_stage, memory)
     except BudgetTooSmall as err:
         return Infeasible(reason=str(err), excess_bytes=err.needed_bytes - err.budget_bytes)
-    except MemoryError as err:
-        return Infeasible(reason=f"out of memory: {err}", excess_bytes=1)
-    except RuntimeError as err:
-        if any(words in str(err).lower() for words in _NO_MEMORY):
-            return Infeasible(reason=str(err).splitlines()[0], excess_bytes=1)
-        raise
+    except (MemoryError, RuntimeError) as err:
+        if not is_out_of_memory(err):
+            raise
+        reason = str(err).splitlines() or [type(err).__name__]
+        return Infeasible(reason=f"out of memory: {reason[0]}", excess_bytes=1)
     finally:
         gc.collect()
         mx.clear_cache()

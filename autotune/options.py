@@ -24,7 +24,7 @@ _EXITS: dict[str, tuple[tuple[int, str], ...]] = {
         (130, "interrupted; the best so far was written, unless a finished result was there"),
     ),
     "bench": (_DONE, (1, "resident and streamed did not say the same"), _WRONG, _STOPPED),
-    "pack": (_DONE, (1, "--verify: a record is damaged"), _WRONG, _STOPPED),
+    "pack": (_DONE, (1, "--verify: a file or a record in it is damaged"), _WRONG, _STOPPED),
 }
 _USUAL_EXITS = (_DONE, _WRONG, _STOPPED)
 _COLUMNS = 78

@@ -18,9 +18,9 @@ from streaming_core.progress import OnProgress, ignore
 from streaming_core.residency.memory import MemoryPlan
 from streaming_core.runtime import plan
 from streaming_core.settings import Settings
-from streaming_core.store import verify
+from streaming_core.store import layer_file, verify
 
-__all__ = ["Place", "damaged_records", "fits", "outline_of", "pack_store", "plan_of", "store_files"]
+__all__ = ["Place", "damaged_records", "fits", "is_packed", "outline_of", "pack_store", "plan_of", "store_files"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,12 @@ def store_files(outline: ModelOutline, place: Place, layout: str) -> list[Path]:
     if layout == "packed":
         return sorted(store_folder(place.cache_dir, outline.name, outline.fingerprint).glob("layer-*.records"))
     return sorted(outline.folder.glob("*.safetensors"))
+
+
+def is_packed(outline: ModelOutline, place: Place) -> bool:
+    """Whether every layer has a file, whatever is in it."""
+    folder = store_folder(place.cache_dir, outline.name, outline.fingerprint)
+    return all(layer_file(folder, layer).is_file() for layer in outline.layers)
 
 
 def plan_of(outline: ModelOutline, settings: Settings, place: Place) -> MemoryPlan:

@@ -51,7 +51,7 @@ class Workload:
 
     @property
     def context_tokens(self) -> int:
-        return self.prompt_tokens + self.warmup_tokens + self.decode_tokens
+        return self.prompt_tokens + 1 + self.warmup_tokens + self.decode_tokens  # 1: the prompt gives the first
 
     def check_room(self, context: int) -> None:
         """Raises RequestInvalid when a passage is longer than the memory plan makes room for."""

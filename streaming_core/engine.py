@@ -8,6 +8,7 @@ from weakref import WeakValueDictionary
 
 import mlx.core as mx
 
+from streaming_core.errors import ModelClosed
 from streaming_core.predict import Guess, Predictor
 from streaming_core.prefetch import Budget, PassBudget, Prefetch, PrefetchLayer
 from streaming_core.reading import Reader
@@ -48,6 +49,7 @@ class Engine:
         self._guesses: list[Guess] = []  # made in this pass, not acted upon yet
         self._tokens = 0
         self._passes = 0
+        self._closed = False
 
     @contextlib.contextmanager
     def discarding_output(self, last_layer: int | None) -> Iterator[None]:
@@ -60,7 +62,12 @@ class Engine:
             self.unneeded_layer = None
 
     def begin_pass(self, tokens: int) -> None:
-        """A forward pass starts: its first decoder layer is about to run, or its first streamed layer is called."""
+        """A forward pass starts: its first decoder layer is about to run, or its first streamed layer is called.
+
+        Raises ModelClosed: mlx-lm's own functions may hold the model for longer than it is open.
+        """
+        if self._closed:
+            raise ModelClosed
         self._guesses = []  # of a pass that was given up
         self.recorder.begins_pass()
         self._tokens += tokens
@@ -138,5 +145,6 @@ class Engine:
         mx.reset_peak_memory()
 
     def close(self) -> None:
+        self._closed = True
         self.reader.close()
         self.store.close()

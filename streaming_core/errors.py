@@ -8,7 +8,9 @@ from __future__ import annotations
 __all__ = [
     "AutotuneError",
     "BudgetTooSmall",
+    "ContextExceeded",
     "DiskFull",
+    "ModelClosed",
     "ModelNotFound",
     "ModelNotSupported",
     "ProfileInvalid",
@@ -37,6 +39,17 @@ class ModelNotFound(AutotuneError):
 
 class ModelNotSupported(AutotuneError):
     """The model was read but cannot be streamed (dense, or a layout not known)."""
+
+
+class ModelClosed(AutotuneError):
+    """A model was used after it was closed."""
+
+    def __init__(self) -> None:
+        super().__init__("this model is closed; load it again")
+
+
+class ContextExceeded(AutotuneError):
+    """Prompt and answer are longer than the context that the memory plan makes room for."""
 
 
 class StoreInvalid(AutotuneError):

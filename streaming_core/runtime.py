@@ -19,7 +19,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from streaming_core.assemble import assemble, open_store
 from streaming_core.engine import Engine
-from streaming_core.errors import ModelNotSupported, ProfileInvalid
+from streaming_core.errors import ModelClosed, ModelNotSupported, ProfileInvalid
 from streaming_core.hardware import Machine, default_budget_bytes, detect
 from streaming_core.models.outline import ModelOutline, OpenModel, open_model
 from streaming_core.models.resolve import default_cache_dir, resolve_model
@@ -27,7 +27,7 @@ from streaming_core.profile import Profile
 from streaming_core.progress import OnProgress, ignore
 from streaming_core.reading import check_reader
 from streaming_core.recording import Recorder
-from streaming_core.residency.memory import MemoryPlan, plan_memory
+from streaming_core.residency.memory import MemoryPlan, check_context, plan_memory
 from streaming_core.settings import Settings
 from streaming_core.trace import Stats
 
@@ -39,6 +39,8 @@ _WHOLE_PROMPT_OPTIONS = ("logits_processors", "draft_model", "input_embeddings")
 
 class StreamedModel:
     """mlx-lm's model with streamed experts.  A context manager; used by one thread.
+
+    Once closed it only tells its counts; anything else raises ModelClosed.
 
     Attributes:
         model, tokenizer: mlx-lm's own; anything of mlx-lm that takes a model takes this one.
@@ -75,6 +77,7 @@ class StreamedModel:
 
     def record(self, recorder: Recorder) -> None:
         """From now on the recorder hears of every pass, choice and guess; `NullRecorder()` ends it."""
+        self._check_open()
         self._engine.recorder = recorder
 
     def reset_stats(self) -> None:
@@ -82,10 +85,16 @@ class StreamedModel:
 
     def make_cache(self) -> list[Any]:
         """An empty prompt cache of mlx-lm's."""
+        self._check_open()
         return list(make_prompt_cache(self.model))
 
     def prefill(self, tokens: Sequence[int], cache: list[Any]) -> None:
-        """Runs prompt tokens through the model into `cache`, a chunk at a time; computes no logits."""
+        """Runs prompt tokens through the model into `cache`, a chunk at a time; computes no logits.
+
+        Raises ContextExceeded, as `stream` does, and ReadError.
+        """
+        self._check_open()
+        self._check_room(len(tokens), 0, cache)
         chunk = self.memory_plan.chunk
         with wired_limit(self.model, [generation_stream]), mx.stream(generation_stream):
             for start in range(0, len(tokens), chunk):
@@ -103,9 +112,22 @@ class StreamedModel:
         prompt_cache: list[Any] | None = None,
         **options: Any,
     ) -> Iterator[GenerationResponse]:
-        """mlx_lm's stream_generate over this model: the same responses, tokens and options."""
+        """mlx_lm's stream_generate over this model: the same responses, tokens and options.
+
+        Raises:
+            ContextExceeded: there is a budget, and what the cache holds, the prompt and `max_tokens` (-1: no end)
+                exceed the `memory.context` that was planned for.  Raised here, not when the first token is asked for.
+            ReadError: experts cannot be read.
+        """
+        self._check_open()
         tokens = self._tokens(prompt)
         cache = self.make_cache() if prompt_cache is None else prompt_cache
+        self._check_room(len(tokens), max_tokens, cache)
+        return self._stream(tokens, max_tokens, cache, options)
+
+    def _stream(
+        self, tokens: list[int], max_tokens: int, cache: list[Any], options: dict[str, Any]
+    ) -> Iterator[GenerationResponse]:
         if len(tokens) < 2 or any(options.get(name) is not None for name in _WHOLE_PROMPT_OPTIONS):
             options.setdefault("prefill_step_size", self.memory_plan.chunk)
             yield from self._generate(tokens, max_tokens, cache, options)
@@ -135,6 +157,14 @@ class StreamedModel:
             prompt = self.tokenizer.encode(prompt, add_special_tokens=special)
         return list(np.array(prompt).reshape(-1).tolist())
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ModelClosed
+
+    def _check_room(self, prompt_tokens: int, max_tokens: int, cache: Sequence[Any]) -> None:
+        held = max((entry.size() or getattr(entry, "offset", 0) for entry in cache), default=0)
+        check_context(self.memory_plan, self.settings.memory.context, held, prompt_tokens, max_tokens)
+
     def close(self) -> None:
         """Ends reader threads, closes files, gives MLX its cache limit back.  Idempotent."""
         if self._closed:
@@ -144,6 +174,7 @@ class StreamedModel:
         mx.set_cache_limit(self._restore_cache_limit)
 
     def __enter__(self) -> StreamedModel:
+        self._check_open()
         return self
 
     def __exit__(

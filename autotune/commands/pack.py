@@ -7,7 +7,7 @@ import argparse
 from rich.text import Text
 
 from autotune.context import Context, model_name, set_values
-from autotune.prepare import Place, damaged_records, outline_of, pack_store, store_files
+from autotune.prepare import Place, damaged_records, is_packed, outline_of, pack_store, store_files
 from streaming_core.hardware import detect
 from streaming_core.progress import Progress
 from streaming_core.settings import Settings
@@ -22,16 +22,19 @@ def run(args: argparse.Namespace, context: Context) -> int:
     place = Place(detect(), args.cache_dir)
     screen = context.screen
     outline = outline_of(model, place, screen.progress)
-    pack_store(outline, place, Settings(), screen.progress)
+
+    def on_layer(done: int, of: int) -> None:
+        screen.progress(Progress("verifying", done, of, "layers"))
+
+    # What was there before is verified first: opening a damaged store ends with its first fault, and this names all.
+    verify_first = args.verify and is_packed(outline, place)
+    faults = damaged_records(outline, place, on_layer) if verify_first else []
+    if not faults:
+        pack_store(outline, place, Settings(), screen.progress)
+    if args.verify and not verify_first:
+        faults = damaged_records(outline, place, on_layer)
     files = store_files(outline, place, "packed")
     size = sum(path.stat().st_size for path in files)
-    faults: list[str] = []
-    if args.verify:
-
-        def on_record(done: int, of: int) -> None:
-            screen.progress(Progress("verifying", done, of, "layers"))
-
-        faults = damaged_records(outline, place, on_record)
     folder = files[0].parent
     state = f"{len(faults)} damaged" if faults else "every record is whole" if args.verify else "not verified"
     summary = f"{outline.name}: {len(files)} files, {format_size(size)} in {folder}; {state}"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from streaming_core.hardware import _darwin_parse as parse
 from streaming_core.hardware._darwin_calls import Calls, SystemCalls
-from streaming_core.hardware._files import cannot_bypass, cannot_open, free_disk_bytes, open_regular
+from streaming_core.hardware._files import cannot_bypass, cannot_open, drop_cached, free_disk_bytes, open_regular
 from streaming_core.hardware._mlx import read_device
 from streaming_core.hardware._types import Conditions, Hardware, MemoryState, ProcessMemory, Thermal
 
@@ -96,17 +96,7 @@ class DarwinMachine:
         return free_disk_bytes(path)
 
     def drop_cached(self, path: Path) -> bool:
-        try:
-            fd = open_regular(path)
-        except OSError as err:
-            raise cannot_open(path, err) from err
-        try:
-            os.fsync(fd)
-            return self._calls.invalidate(fd, os.fstat(fd).st_size)
-        except OSError:
-            return False
-        finally:
-            os.close(fd)
+        return drop_cached(path, lambda fd: self._calls.invalidate(fd, os.fstat(fd).st_size))
 
     def advise(self, fd: int, offset: int, nbytes: int) -> None:
         with contextlib.suppress(OSError):  # a hint

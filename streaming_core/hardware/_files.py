@@ -6,11 +6,12 @@ import errno
 import os
 import shutil
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from streaming_core.errors import ReadError, StoreInvalid
 
-__all__ = ["cannot_bypass", "cannot_open", "free_disk_bytes", "open_regular"]
+__all__ = ["cannot_bypass", "cannot_open", "drop_cached", "free_disk_bytes", "open_regular"]
 
 _NOT_THERE = (errno.ENOENT, errno.ENOTDIR)
 
@@ -46,6 +47,24 @@ def cannot_bypass(path: Path, err: OSError) -> ReadError:
         f"{path}: its file system cannot bypass the page cache ({reason}); set reading.page_cache=keep, or move the "
         f"store to another volume"
     )
+
+
+def drop_cached(path: Path, drop: Callable[[int], bool]) -> bool:
+    """Whether `drop(fd)` made the page cache give up a file.
+
+    Raises StoreInvalid or ReadError when it cannot be opened.
+    """
+    try:
+        fd = open_regular(path)
+    except OSError as err:
+        raise cannot_open(path, err) from err
+    try:
+        os.fsync(fd)  # dirty pages are not dropped
+        return drop(fd)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
 
 
 def free_disk_bytes(path: Path) -> int:

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from streaming_core.errors import ReadError
-from streaming_core.hardware._files import cannot_bypass, cannot_open, free_disk_bytes, open_regular
+from streaming_core.hardware._files import cannot_bypass, cannot_open, drop_cached, free_disk_bytes, open_regular
 from streaming_core.hardware._linux_parse import (
     Zone,
     cgroup_folders,
@@ -103,18 +103,11 @@ class LinuxMachine:
         return free_disk_bytes(path)
 
     def drop_cached(self, path: Path) -> bool:
-        try:
-            fd = open_regular(path)
-        except OSError as err:
-            raise cannot_open(path, err) from err
-        try:
-            os.fsync(fd)  # dirty pages are not dropped
+        def drop(fd: int) -> bool:
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        except OSError:
-            return False
-        finally:
-            os.close(fd)
-        return True
+            return True
+
+        return drop_cached(path, drop)
 
     def advise(self, fd: int, offset: int, nbytes: int) -> None:
         with contextlib.suppress(OSError):  # a hint

@@ -10,7 +10,19 @@ from dataclasses import dataclass
 from streaming_core.hardware._types import Backend
 from streaming_core.units import MIB
 
-__all__ = ["Device", "device_of", "nvidia_gpu", "parse_nvidia_smi", "read_device"]
+__all__ = ["Device", "device_of", "is_out_of_memory", "nvidia_gpu", "parse_nvidia_smi", "read_device"]
+
+
+# In the RuntimeErrors of MLX's allocators and of Metal's command buffers; std::bad_alloc arrives as a MemoryError where
+# it crosses into Python, and as a RuntimeError where MLX carried it over from a thread of its own.
+_NO_MEMORY = (
+    "unable to allocate",
+    "out of memory",
+    "outofmemory",
+    "insufficient memory",
+    "maximum allowed buffer size",
+    "bad_alloc",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +45,13 @@ def read_device() -> Device:
         name, memory_bytes = nvidia_gpu()
         device = Device(backend, device.gpu or name, device.memory_bytes or memory_bytes, device.max_buffer_bytes)
     return device
+
+
+def is_out_of_memory(err: BaseException) -> bool:
+    """Whether an error, of MLX or of Python, means that memory ran out."""
+    if isinstance(err, MemoryError):
+        return True
+    return isinstance(err, RuntimeError) and any(words in str(err).lower() for words in _NO_MEMORY)
 
 
 def device_of(backend: Backend, info: Mapping[str, str | int]) -> Device:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,10 @@ def fetch(repo: str, hub_cache: Path | None, on_progress: OnProgress) -> Path:
     cache = Path(constants.HF_HUB_CACHE) if hub_cache is None else hub_cache
     options: dict[str, Any] = {"cache_dir": str(cache), "allow_patterns": _PATTERNS}
     with _quiet_hub():
-        try:
+        with contextlib.suppress(OSError):  # not cached, or cached in part: the network is next
             folder = Path(huggingface_hub.snapshot_download(repo, local_files_only=True, **options))
             if what_is_missing(folder) is None:
                 return folder
-        except OSError:
-            pass  # not cached, or cached in part: the network is next
         try:
             bar = _progress_bar(on_progress)
             folder = Path(huggingface_hub.snapshot_download(repo, tqdm_class=bar, **options))
@@ -88,7 +86,7 @@ def _failure(repo: str, cache: Path, err: Exception) -> AutotuneError:
     return ModelNotFound(f"{repo} could not be downloaded to {cache}: {reason}; run `hf download {repo}` to try again")
 
 
-@contextmanager
+@contextlib.contextmanager
 def _quiet_hub() -> Iterator[None]:
     """The hub library logs to the terminal and draws bars by default; both are as before when the block ends."""
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from streaming_core.errors import BudgetTooSmall, SettingsError
+from streaming_core.errors import BudgetTooSmall, ContextExceeded, SettingsError
 from streaming_core.layer_set import LayerSet
 from streaming_core.settings import Settings
 from streaming_core.units import exact_size, format_size, round_up
 
-__all__ = ["MemoryDemand", "MemoryPlan", "plan_memory", "stage_records"]
+__all__ = ["MemoryDemand", "MemoryPlan", "check_context", "plan_memory", "stage_records"]
 
 _KV_STEP = 256  # mlx-lm's caches grow by this many tokens at a time
 # What a process grows by apart from MLX's arrays: tokenizer, reader threads, Python objects, allocator slack.  Measured
@@ -115,6 +115,23 @@ def _plan_with(demand: MemoryDemand, settings: Settings, budget: int | None, chu
     slots = _slots(demand, settings, streamed, per_slot, base, budget)
     terms = {k: v for k, v in {**fixed, "resident layers": kept, "banks": per_slot * slots}.items() if v}
     return MemoryPlan(terms, budget, slots, chunk, resident, streamed)
+
+
+def check_context(plan: MemoryPlan, context: int, held: int, prompt_tokens: int, max_tokens: int) -> None:
+    """Raises ContextExceeded when a cache that holds so many tokens would outgrow what the plan made room for.
+
+    `max_tokens` below 0 is an answer without end.  A plan without a budget promised nothing: anything goes.
+    """
+    used = held + prompt_tokens
+    if plan.budget_bytes is None or (max_tokens >= 0 and used + max_tokens <= context):
+        return
+    before = f" after {held} in the cache" if held else ""
+    answer = f" and max_tokens={max_tokens}" if max_tokens else ""
+    advice = f"pass max_tokens of at most {context - used}" if used < context else "shorten the prompt"
+    raise ContextExceeded(
+        f"a prompt of {prompt_tokens} tokens{before}{answer} exceeds the {context} that memory.context makes room for; "
+        f"{advice}, or load the model with a larger memory.context"
+    )
 
 
 def stage_records(settings: Settings) -> int:

@@ -116,10 +116,14 @@ def verify(
 def _verify_records(path: Path, header: LayerHeader) -> Iterator[Fault]:
     stride = header.geometry.stride
     with path.open("rb", buffering=0) as file:
-        os.lseek(file.fileno(), header.data_offset, os.SEEK_SET)
         room = bytearray(stride)
         for expert, expected in enumerate(header.checksums):
-            got = file.readinto(room)
+            try:
+                os.lseek(file.fileno(), header.data_offset + expert * stride, os.SEEK_SET)
+                got = file.readinto(room)
+            except OSError as err:
+                yield Fault(path, header.layer, expert, f"{err.strerror}; check the disk, then pack again")
+                continue
             if got != stride or zlib.crc32(room) != expected:
                 yield Fault(
                     path, header.layer, expert, "its bytes changed since it was packed; delete the file and pack again"

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from autotune.errors import RequestInvalid
 from autotune.measure import run_trial
 from autotune.trial import Engine, Infeasible, Measured, Outcome, PageState, Procedure, Stage, TrialSpec
 from autotune.workload import Workload, workload_from_texts
+from streaming_core.errors import ContextExceeded
 from streaming_core.settings import Settings
 from streaming_core.testing import prompts
 
@@ -91,3 +93,26 @@ def test_stages_are_reported(cache_dir: Path) -> None:
     spec = TrialSpec(model="tiny", settings=Settings().to_mapping(), workload=workload(), cache_dir=cache_dir)
     run_trial(spec, stages.append)
     assert Stage("decoding", 2, 3) in stages
+
+
+def test_a_workload_that_has_just_enough_context_runs_and_one_token_less_is_refused(cache_dir: Path) -> None:
+    context = workload().context_tokens
+    workload().check_room(context)
+    with pytest.raises(RequestInvalid, match=f"memory.context makes room for {context - 1};"):
+        workload().check_room(context - 1)
+    measured(trial(cache_dir, memory__budget="128MiB", memory__context=context))
+    with pytest.raises(ContextExceeded):
+        trial(cache_dir, memory__budget="128MiB", memory__context=context - 1)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("std::bad_alloc"), RuntimeError("Unable to allocate"), MemoryError()])
+def test_memory_that_runs_out_makes_a_trial_infeasible(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*args: object, **options: object) -> None:
+        raise error
+
+    monkeypatch.setattr("autotune.measure.load", fail)
+    outcome = trial(cache_dir)
+    assert isinstance(outcome, Infeasible)
+    assert outcome.reason == f"out of memory: {str(error) or 'MemoryError'}"

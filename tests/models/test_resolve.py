@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
@@ -198,6 +199,25 @@ def test_any_other_failure_of_a_download_keeps_its_reason(tmp_path: Path, monkey
     assert f"{REPO} could not be downloaded to {tmp_path / 'hub'}: the wire is cut; run" in message(REPO, tmp_path)
 
 
+def test_a_failed_download_shows_no_chain_of_the_hubs_errors_but_logs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[bool] = []
+
+    def fail(*args: object, local_files_only: bool = False, **options: object) -> Path:
+        asked.append(local_files_only)
+        raise FileNotFoundError("not cached") if local_files_only else RuntimeError("the wire is cut")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
+    with caplog.at_level("DEBUG", "streaming_core"), pytest.raises(ModelNotFound) as caught:
+        resolve_model(REPO, cache_dir=tmp_path / "cache", hub_cache=tmp_path / "hub")
+    assert asked == [True, False], "the cache first, then the network"
+    chain = "".join(traceback.format_exception(caught.value))
+    assert "the wire is cut" in str(caught.value)
+    assert "RuntimeError" not in chain and "FileNotFoundError" not in chain
+    assert "RuntimeError: the wire is cut" in caplog.text
+
+
 SCRIPT = """
 import sys
 from pathlib import Path
@@ -237,6 +257,14 @@ def test_a_download_fetches_what_a_model_needs_reports_bytes_and_prints_nothing(
     assert last.startswith("('downloading the model', ")
     again = resolve_elsewhere(REPO, tmp_path, "http://127.0.0.1:9")
     assert again.strip() == f"{folder}|None", "from the cache, with nobody to ask"
+
+
+def test_a_hub_that_cannot_be_reached_is_one_line_with_the_command_that_fetches_it(tmp_path: Path) -> None:
+    output = resolve_elsewhere(REPO, tmp_path, "http://127.0.0.1:9")
+    assert output.startswith(
+        f"ModelNotFound {REPO} is not in {tmp_path / 'hf' / 'hub'} and the hub cannot be reached; "
+    )
+    assert output.endswith(f"run `hf download {REPO}` with a network\n") and output.count("\n") == 1
 
 
 def test_names_of_a_model_in_a_profile() -> None:

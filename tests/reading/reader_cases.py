@@ -31,6 +31,8 @@ NATIVE = pytest.param(
 EVERY_READER = ["threads", NATIVE]
 HEAVY = 8 << 20  # bytes of a read that takes a millisecond or so even from the page cache
 
+Make = Callable[[int], Reader]
+
 
 def make_file(path: Path, nbytes: int = SIZE) -> bytes:
     content = random.Random(0).randbytes(nbytes)
@@ -40,6 +42,11 @@ def make_file(path: Path, nbytes: int = SIZE) -> bytes:
 
 def views(*sizes: int) -> list[memoryview]:
     return [memoryview(bytearray(n)) for n in sizes]
+
+
+def filled(read: Read, content: bytes) -> bool:
+    joined = b"".join(read.views)
+    return joined == content[read.offset : read.offset + len(joined)]
 
 
 class Occupied:

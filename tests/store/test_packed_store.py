@@ -112,6 +112,22 @@ def test_a_flipped_byte_is_named(store: Path, expert: int) -> None:
     assert f"expert {expert} of layer 3" in str(faults[0])
 
 
+def test_a_record_that_the_disk_refuses_is_a_fault_and_the_others_are_verified(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, calls = os.lseek, iter(range(2 * EXPERTS))
+
+    def refuse_one(fd: int, offset: int, how: int) -> int:
+        if next(calls) == 3:
+            raise OSError(5, "Input/output error")
+        return whole(fd, offset, how)
+
+    monkeypatch.setattr(os, "lseek", refuse_one)
+    faults = list(verify(store, [0, 3], FINGERPRINT))
+    assert [(f.layer, f.expert) for f in faults] == [(0, 3)]
+    assert str(layer_file(store, 0)) in str(faults[0]) and "Input/output error; check the disk" in str(faults[0])
+
+
 @pytest.mark.parametrize("cut", [1, 5000, 60_000])
 def test_a_truncated_file_is_refused_when_opened(store: Path, machine: Machine, cut: int) -> None:
     path = layer_file(store, 3)

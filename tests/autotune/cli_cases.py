@@ -1,0 +1,26 @@
+"""The commands, and a runner for them that needs no process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import autotune.commands.bench
+import autotune.commands.run
+from autotune.testing import FakeRunner
+
+COMMANDS = ("run", "bench", "generate", "show", "pack", "probe")
+
+
+def fake_runner(monkeypatch: pytest.MonkeyPatch, runner: FakeRunner, command: Any = autotune.commands.run) -> None:
+    class Runner:
+        def __init__(self, environment: object) -> None: ...
+
+        def __enter__(self) -> FakeRunner:
+            return runner
+
+        def __exit__(self, *_: object) -> None:
+            runner.close()
+
+    monkeypatch.setattr(command, "WorkerRunner", Runner)

@@ -1,0 +1,53 @@
+"""`mlx-autotune generate`: an answer, its length, its process."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from autotune.cli import main
+
+pytestmark = pytest.mark.usefixtures("elsewhere")
+
+
+def test_generate_streams_its_text_and_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["generate", "--model", "tiny", "--prompt", "one two three", "--max-tokens", "5", "--profile", "none"]
+    assert main(words) == 0
+    out, err = capsys.readouterr()
+    assert out.strip()
+    assert "tok/s" in err and "of experts were in memory" in err
+    assert main([*words, "--json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    text = "".join(line["text"] for line in lines if line["event"] == "text")
+    assert text == out
+    assert lines[-1]["generation_tokens"] == 5
+
+
+def test_generate_starts_again_when_its_process_lacks_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[dict[str, str]] = []
+
+    def execve(path: str, argv: list[str], environment: dict[str, str]) -> None:
+        started.append(environment)
+        assert argv[1:4] == ["-m", "autotune", "generate"]
+        raise SystemExit(0)
+
+    monkeypatch.setattr("os.execve", execve)
+    monkeypatch.delenv("MLX_MAX_OPS_PER_BUFFER", raising=False)
+    words = ["generate", "--model", "tiny", "--prompt", "x", "--set", "process.max_ops_per_buffer=5"]
+    assert main(words) == 0
+    assert started[0]["MLX_MAX_OPS_PER_BUFFER"] == "5"
+
+
+def test_an_answer_ends_where_memory_context_does(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["generate", "--model", "tiny", "--raw", "--prompt", "a", "--json", "--set", "memory.context=9"]
+    assert main([*argv, "--max-tokens", str(10**20)]) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result["prompt_tokens"] + result["generation_tokens"] == 9
+    assert main([*argv, "--prompt", "a garden " * 50]) == 2
+    assert "memory.context makes room for 9" in capsys.readouterr().err
+
+
+def test_bytes_that_are_no_text_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "--model", "tiny", "--prompt", "a\udcff"]) == 2
+    assert "--prompt is not UTF-8" in capsys.readouterr().err

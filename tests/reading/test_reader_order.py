@@ -1,0 +1,167 @@
+"""What every reader promises of order: demand reads first, each kind in turn, and cancelling."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from reader_cases import (
+    Make,
+    Occupied,
+    filled,
+    views,
+    wait_until_done,
+)
+
+from streaming_core.hardware import Machine
+from streaming_core.reading import Read, RecordFile, Ticket, Urgency
+
+
+class Marks:
+    """Tells in which order reads were carried out: all go to the start of one buffer, the first expected the longest.
+
+    A read that comes later than it should overwrites the ends of those that should have come after it.
+    """
+
+    def __init__(self, folder: Path, machine: Machine, count: int) -> None:
+        path = folder / "marks.bin"
+        path.write_bytes(b"".join(bytes([n]) * count for n in range(count)))
+        self.file = RecordFile(path, machine, bypass=False)
+        self.count = count
+        self.buffer = bytearray(count)
+
+    def read(self, mark: int, place: int) -> Read:
+        view = memoryview(self.buffer)[: self.count - place]
+        return Read(self.file, mark * self.count, [view], f"mark {mark}")
+
+    def order(self) -> list[int]:
+        return list(reversed(self.buffer))
+
+
+def test_demand_reads_overtake_guesses_and_each_kind_keeps_its_order(
+    tmp_path: Path, machine: Machine, make: Make
+) -> None:
+    reader = make(2)
+    occupied = Occupied(tmp_path, machine, reader)
+    marks = Marks(tmp_path, machine, 40)
+    urgency = {n: random.Random(n).choice(list(Urgency)) for n in range(40)}
+    expected = sorted(urgency, key=lambda n: (urgency[n] is Urgency.GUESS, n))
+    tickets = [reader.submit([marks.read(n, expected.index(n))], urgency[n]) for n in range(40)]
+    assert not occupied.ticket.done, "the machine is too fast for this test"
+    wait_until_done(*tickets)
+    assert marks.order() == expected
+    reader.wait(occupied.ticket)
+
+
+def test_whoever_waits_never_carries_out_a_guess(file: RecordFile, make: Make) -> None:
+    reader = make(1)
+    guess = Read(file, 0, views(100), "guess")
+    guessed = reader.submit([guess], Urgency.GUESS)
+    reader.wait(reader.submit([Read(file, 0, views(100), "demand")]))
+    assert not guessed.done
+    assert not any(guess.views[0])
+
+
+def test_a_guess_that_is_waited_for_becomes_a_demand(tmp_path: Path, machine: Machine, make: Make) -> None:
+    reader = make(2)
+    occupied = Occupied(tmp_path, machine, reader)
+    guesses = [Read(occupied.file, 0, views(10), f"guess {n}") for n in range(50)]
+    tickets = [reader.submit([guess], Urgency.GUESS) for guess in guesses]
+    reader.wait(tickets[-1])
+    assert tickets[-1].done and not tickets[0].done
+    reader.wait(occupied.ticket)
+    wait_until_done(*tickets)
+
+
+def test_the_waiting_thread_works_while_the_others_are_busy(
+    file: RecordFile, tmp_path: Path, machine: Machine, make: Make
+) -> None:
+    reader = make(2)
+    occupied = Occupied(tmp_path, machine, reader)
+    reader.wait(reader.submit([Read(file, n, views(10), f"read {n}") for n in range(20)]))
+    assert not occupied.ticket.done
+    reader.cancel(occupied.ticket)
+
+
+@pytest.mark.parametrize("urgency", list(Urgency))
+def test_cancelled_reads_end_quietly_and_touch_nothing(
+    file: RecordFile, tmp_path: Path, machine: Machine, make: Make, urgency: Urgency
+) -> None:
+    reader = make(2)
+    occupied = Occupied(tmp_path, machine, reader)
+    reads = [Read(file, 0, views(100), f"read {n}") for n in range(10)]
+    ticket = reader.submit(reads, urgency)
+    after = reader.submit([Read(file, 0, views(100), "after")], urgency)
+    reader.cancel(ticket)
+    assert ticket.done and ticket.cancelled
+    assert not any(any(view) for read in reads for view in read.views)
+    ticket.wait()
+    reader.wait(ticket)
+    reader.cancel(occupied.ticket)
+    wait_until_done(after)
+    assert not after.cancelled
+
+
+def test_cancelling_lets_what_is_under_way_go_on(tmp_path: Path, machine: Machine, make: Make) -> None:
+    reader = make(3)
+    occupied = Occupied(tmp_path, machine, reader)
+    time.sleep(0.002)
+    reader.cancel(occupied.ticket)
+    reader.wait(occupied.ticket)
+    assert occupied.ticket.done and occupied.ticket.cancelled
+
+
+def test_cancelling_what_is_done_changes_nothing(file: RecordFile, make: Make) -> None:
+    reader = make(2)
+    ticket = reader.submit([Read(file, 0, views(100), "read")])
+    reader.wait(ticket)
+    reader.cancel(ticket)
+    assert not ticket.cancelled
+
+
+def test_without_threads_a_cancelled_read_still_ends(file: RecordFile, make: Make) -> None:
+    reader = make(1)
+    ticket = reader.submit([Read(file, 0, views(100), "read")])
+    reader.cancel(ticket)
+    ticket.wait()
+    assert ticket.cancelled
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["demand", "guess", "cancel", "wait", "ask", "pause"]), st.integers(0, 1 << 16)),
+    max_size=60,
+)
+
+
+@given(steps=STEPS, threads=st.sampled_from([1, 2, 5, 64]))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_sequence_of_calls_ends_with_every_view_filled_or_untouched(
+    data: Path, machine: Machine, make: Make, steps: list[tuple[str, int]], threads: int
+) -> None:
+    reader, content = make(threads), data.read_bytes()
+    file = RecordFile(data, machine, bypass=len(steps) % 2 == 0)
+    asked: list[tuple[Ticket, list[Read]]] = []
+    for step, number in steps:
+        if step in ("demand", "guess"):
+            reads = [Read(file, number + n, views(number * 3 % 50_000, n), "read") for n in range(number % 7)]
+            asked.append((reader.submit(reads, Urgency(step)), reads))
+        elif step == "pause":
+            time.sleep(number % 300 / 1e6)
+        elif asked:
+            ticket, reads = asked[number % len(asked)]
+            if step == "cancel":
+                reader.cancel(ticket)
+            elif step == "wait":
+                reader.wait(ticket)
+                assert ticket.done
+            elif ticket.done and not ticket.cancelled:
+                assert all(filled(read, content) for read in reads)
+    for ticket, reads in asked:
+        reader.wait(ticket)
+        assert all(filled(read, content) or (ticket.cancelled and not any(map(any, read.views))) for read in reads)
+    reader.close()
+    file.close()
