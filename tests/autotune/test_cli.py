@@ -38,7 +38,7 @@ def elsewhere(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypa
 
 def fake_runner(monkeypatch: pytest.MonkeyPatch, runner: FakeRunner, command: Any = autotune.commands.run) -> None:
     class Runner:
-        def __init__(self, environment: object) -> None: ...
+        def __init__(self, environment: object, **options: object) -> None: ...
 
         def __enter__(self) -> FakeRunner:
             return runner
