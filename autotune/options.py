@@ -89,7 +89,7 @@ def build_parser(default_cache: Path, version: Callable[[], str]) -> argparse.Ar
         add(child)
 
     command("run", "search settings, prove the best and write a profile", "mlx-autotune run --model demo", _run)
-    command("bench", "measure resident and streamed side by side", "mlx-autotune bench --model demo --rounds 5", _bench)
+    command("bench", "measure settings, default and resident side by side", "mlx-autotune bench --model demo", _bench)
     command("generate", "answer a prompt", 'mlx-autotune generate --model demo --prompt "Why is it blue?"', _generate)
     command("show", "explain the profile in use", "mlx-autotune show --model demo", _nothing)
     command("pack", "copy the experts into files of their own", "mlx-autotune pack --model demo --verify", _pack)
@@ -161,6 +161,12 @@ def _run(parser: argparse.ArgumentParser) -> None:
 def _bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rounds", type=int, default=3, metavar="N", help="of all contestants, shuffled (default: %(default)s)"
+    )
+    parser.add_argument("--skip-resident", action="store_true", help="do not measure the model wholly in memory")
+    parser.add_argument(
+        "--always-default",
+        action="store_true",
+        help="measure the default also where the profile keeps it: what the same settings differ by",
     )
     _add_workload(parser)
 

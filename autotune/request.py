@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from autotune.errors import RequestInvalid
 from autotune.journal import StudyIdentity
@@ -72,6 +73,11 @@ class TuneRequest:
 
     def procedure(self) -> Procedure:
         return Procedure(repeats=self.repeats, pages=self.pages)
+
+    def fixed_values(self) -> dict[str, Any]:
+        """What the user fixed, as YAML has it: the default that is measured is the built-in one with these."""
+        plain = self.base.to_mapping()
+        return {key: plain[key.partition(".")[0]][key.partition(".")[2]] for key in sorted(self.fixed)}
 
     def identity(self, subject: Subject) -> StudyIdentity:
         return StudyIdentity(

@@ -80,7 +80,8 @@ class TuneResult:
     trials: tuple[TrialRow, ...] = ()
     search: Mapping[str, Any] = field(default_factory=dict)  # trials, failures, why it ended, seed, seconds
     workload: Mapping[str, Any] = field(default_factory=dict)
-    budget_bytes: int | None = None
+    budget_bytes: int | None = None  # that every trial had
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # settings that the user fixed, the default's too
 
     def to_json(self) -> dict[str, Any]:
         plain = asdict(self)
@@ -89,7 +90,7 @@ class TuneResult:
             settings=self.settings.to_mapping(),
             disk=[row.to_json() for row in self.disk],
         )
-        found: dict[str, Any] = rounded(plain)
+        found: dict[str, Any] = {**rounded(plain), "fixed": dict(self.fixed)}  # settings are never rounded
         return found
 
     def evidence(self) -> dict[str, Any]:

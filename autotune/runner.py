@@ -36,7 +36,7 @@ class Runner(Protocol):
 
 
 class WorkerRunner:
-    """Keeps one worker process up, as long as trials can share it and it lives.
+    """Keeps one worker process up, as long as trials can share it and it lives; or gives each trial one of its own.
 
     The worker leads a process group of its own: Ctrl-C at the terminal reaches only the parent, which then closes the
     runner, and whatever the worker started dies with it.
@@ -47,10 +47,15 @@ class WorkerRunner:
         environment: Mapping[str, str],
         *,
         command: Sequence[str] = (sys.executable, "-m", "autotune.worker"),
+        shared: bool = True,
     ) -> None:
-        """`environment` is what a worker starts with; settings of `process` are added to it."""
+        """`environment` is what a worker starts with; settings of `process` are added to it.
+
+        `shared=False` starts a worker for every trial: slower, and nothing is left over from the trial before.
+        """
         self._environment = dict(environment)
         self._command = tuple(command)
+        self._shared = shared
         self._worker: _Worker | None = None
 
     def run(self, spec: TrialSpec, on_stage: Callable[[Stage], None] = ignore) -> Outcome:
@@ -68,7 +73,7 @@ class WorkerRunner:
             outcome = self._worker.run(spec, on_stage)
             clean = isinstance(outcome, Measured)
         finally:  # also on Ctrl-C: a trial in flight cannot be stopped otherwise
-            if not clean:  # what a failed trial leaves in memory would be charged to the next one
+            if not (clean and self._shared):  # what a failed trial leaves in memory would be charged to the next one
                 self.close()
         return outcome
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Interval", "Noise", "credible_gain", "measured_noise", "paired_ratio", "round_normalised"]
+__all__ = ["CONFIDENCE", "Interval", "Noise", "credible_gain", "measured_noise", "paired_ratio", "round_normalised"]
 
+CONFIDENCE = 0.95  # of every interval that is shown or decides
 SMALLEST_GAIN = 0.03  # below this, drift of the machine over a day is larger than the gain
 _MEDIAN_LOSS = 1.2533  # the standard error of a median of normal data is sqrt(pi / 2) times that of the mean
 
@@ -83,7 +84,7 @@ def paired_ratio(
     candidate: Sequence[float],
     default: Sequence[float],
     *,
-    confidence: float = 0.95,
+    confidence: float = CONFIDENCE,
     resamples: int = 4000,
     seed: int = 0,
 ) -> Interval:

@@ -154,6 +154,7 @@ class _Tuning:
                 noise=search.noise,
                 disk=tuple(disk),
                 base=self._request.base,
+                fixed=self._request.fixed_values(),
                 interrupted=interrupted,
                 search=self._search_facts(ended),
                 workload=self._workload_facts(),

@@ -32,6 +32,7 @@ class Evidence:
     noise: Noise
     disk: tuple[DiskRow, ...]
     base: Settings  # as requested; trials ran with its budget resolved
+    fixed: Mapping[str, Any]
     interrupted: bool
     search: Mapping[str, Any]
     workload: Mapping[str, Any]
@@ -113,6 +114,7 @@ def _result(
         search={**_counts(evidence.records), **evidence.search},
         workload=evidence.workload,
         budget_bytes=base.memory.budget,
+        fixed=evidence.fixed,
     )
 
 

@@ -1,17 +1,18 @@
-"""`mlx-autotune bench`: resident and streamed, side by side in time."""
+"""`mlx-autotune bench`: a profile's settings, their default and the resident model, side by side in time."""
 
 from __future__ import annotations
 
 import argparse
-import random
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
+from autotune.baseline import Baseline, Pair, pair_of
+from autotune.contest import FEWEST_ROUNDS, Contestant, Ratio, ratio_of, run_rounds
 from autotune.context import Choice, Context, chosen_settings, model_name, set_values
 from autotune.errors import RequestInvalid, WorkerFailed
 from autotune.prepare import Place, outline_of, pack_store, plan_of, store_files
@@ -21,10 +22,11 @@ from autotune.runner import Runner, WorkerRunner
 from autotune.screen import Screen
 from autotune.subject import probe_plan
 from autotune.tables import ceiling_text, plain_table
-from autotune.trial import Crashed, Engine, Infeasible, Measured, Procedure, TimedOut, TrialSpec
+from autotune.trial import Engine, Measured, Procedure, TrialSpec
 from autotune.wording import changes_text, seconds_text, tps_text
 from autotune.workloads import pages_of, repeats_of, workload_of
-from streaming_core.hardware import detect
+from streaming_core.hardware import Hardware, default_budget_bytes, detect
+from streaming_core.models.outline import ModelOutline
 from streaming_core.progress import Progress
 from streaming_core.settings import Settings
 from streaming_core.units import format_size
@@ -32,12 +34,26 @@ from streaming_core.units import format_size
 __all__ = ["run"]
 
 
-@dataclass(slots=True)
-class _Contestant:
-    name: str
-    spec: TrialSpec
-    trials: list[Measured] = field(default_factory=list)
-    failure: str = ""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """What was measured.  `streamed` is always there; the others are None where they were not wanted."""
+
+    model: str
+    streamed: Contestant
+    default: Contestant | None
+    resident: Contestant | None
+    ceiling: Ceiling | None = None
+
+    @property
+    def contestants(self) -> list[Contestant]:
+        return [each for each in (self.resident, self.default, self.streamed) if each is not None]
+
+    def ratio_to(self, other: Contestant | None) -> Ratio | None:
+        return None if other is None else ratio_of(self.streamed, other)
+
+    @property
+    def same_tokens(self) -> bool:
+        return len({trial.tokens_hash for each in self.contestants for trial in each.trials}) <= 1
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
@@ -47,75 +63,96 @@ def run(args: argparse.Namespace, context: Context) -> int:
     set_values(args)
     workload = workload_of(args)
     procedure = Procedure(repeats=repeats_of(args), pages=pages_of(args))
-    machine = detect()
-    place = Place(machine, args.cache_dir)
+    place = Place(detect(), args.cache_dir)
     screen = context.screen
-    choice = chosen_settings(args, machine)
+    choice = chosen_settings(args, place.machine)
     workload.check_room(choice.settings.memory.context)
     screen.notice(f"settings: {choice.reason}")
+    baseline = _baseline(choice, model, place.machine.hardware(), screen)
     outline = outline_of(model, place, screen.progress)
-    plan_of(outline, choice.settings, place)  # what cannot fit is said before anything is packed
-    pack_store(outline, place, choice.settings, screen.progress)
+    pair = _pair(choice, baseline, args, outline, place, screen)
+    spec = TrialSpec(model=model, settings={}, workload=workload, cache_dir=args.cache_dir, procedure=procedure)
+    found = _entered(outline.name, pair, args, spec)
+    for settings in (pair.streamed, *([] if found.default is None else [pair.default])):  # their layouts may differ
+        pack_store(outline, place, settings, screen.progress)
+    with WorkerRunner(context.environment, shared=False) as runner:
+        _measure(found.contestants, args, runner, screen)
+    if not found.streamed.trials:
+        raise WorkerFailed(f"streaming does not run with these settings: {found.streamed.failure}")
+    found = replace(found, ceiling=_ceiling(found, pair.streamed, outline, place))
+    summary = ", ".join(f"{each.name} {_decode(each)}" for each in found.contestants if each.trials)
+    summary = "; ".join([summary, *_ratio_lines(found)])
+    screen.result(_data(found), summary, lambda console: _show(console, found))
+    return 0 if found.same_tokens else 1
 
-    def spec(settings: Settings, engine: Engine) -> TrialSpec:
-        return TrialSpec(
-            model=model,
-            settings=settings.to_mapping(),
-            workload=workload,
-            cache_dir=args.cache_dir,
-            procedure=procedure,
-            engine=engine,
-        )
 
-    contestants = [_Contestant("resident", spec(choice.settings, Engine.RESIDENT))]
-    contestants += [_Contestant(name, spec(each, Engine.STREAMED)) for name, each in _streamed(choice, args)]
-    with WorkerRunner(context.environment) as runner:
-        _rounds(contestants, args, runner, screen)
-    streamed = contestants[-1]
-    if not streamed.trials:
-        raise WorkerFailed(f"streaming does not run with these settings: {streamed.failure}")
-    rows = probe_disk(store_files(outline, place, choice.settings.store.layout), machine, probe_plan(outline))
-    if choice.settings.reading.page_cache == "bypass":  # else the ceiling is that of a cache that is not used
+def _pair(
+    choice: Choice, baseline: Baseline, args: argparse.Namespace, outline: ModelOutline, place: Place, screen: Screen
+) -> Pair:
+    """What is compared.  Raises BudgetTooSmall: what cannot fit is said before anything is packed."""
+    pair = pair_of(
+        choice.settings, baseline, set_values(args), lambda settings: plan_of(outline, settings, place).budget_bytes
+    )
+    budget = pair.streamed.memory.budget
+    today = default_budget_bytes(place.machine.hardware(), place.machine.memory())
+    if choice.settings.memory.budget is None and budget is not None and budget > today:
+        now = f"what is free now would give {format_size(today)}"
+        screen.notice(f"memory.budget is {format_size(budget)}, as when it was tuned; {now}; --budget sets another")
+    plan_of(outline, pair.streamed, place)
+    return pair
+
+
+def _entered(model: str, pair: Pair, args: argparse.Namespace, spec: TrialSpec) -> _Found:
+    """The contestants before anything is measured."""
+
+    def contestant(name: str, settings: Settings, engine: Engine = Engine.STREAMED) -> Contestant:
+        return Contestant(name, replace(spec, settings=settings.to_mapping(), engine=engine))
+
+    return _Found(
+        model=model,
+        streamed=contestant("streamed", pair.streamed),
+        default=contestant("default", pair.default) if args.always_default or not pair.same else None,
+        resident=None if args.skip_resident else contestant("resident", pair.streamed, Engine.RESIDENT),
+    )
+
+
+def _ceiling(found: _Found, settings: Settings, outline: ModelOutline, place: Place) -> Ceiling | None:
+    files = store_files(outline, place, settings.store.layout)
+    rows = probe_disk(files, place.machine, probe_plan(outline))
+    if settings.reading.page_cache == "bypass":  # else the ceiling is that of a cache that is not used
         rows = [row for row in rows if row.page_cache == "bypass"]
-    ceiling = ceiling_of(streamed.trials, rows, contestants[0].trials)
-    data = _data(outline.name, contestants, ceiling)
-    summary = ", ".join(f"{each.name} {_decode(each)}" for each in contestants if each.trials)
-    screen.result(data, summary, lambda console: _show(console, outline.name, contestants, ceiling))
-    return 0 if data["same_tokens"] else 1
+    return ceiling_of(found.streamed.trials, rows, [] if found.resident is None else found.resident.trials)
 
 
-def _streamed(choice: Choice, args: argparse.Namespace) -> list[tuple[str, Settings]]:
-    """The settings in question, and before them the default within the same memory, if that is something else."""
-    budget = {"memory.budget": choice.settings.memory.budget}
-    default = Settings().with_values({**budget, **set_values(args)})
-    before = [] if choice.settings == default else [("default", default)]
-    return [*before, ("streamed", choice.settings)]
+def _baseline(choice: Choice, model: str, here: Hardware, screen: Screen) -> Baseline:
+    """How `run` had its default; without an entry, the built-in one.  Raises ProfileInvalid."""
+    profile = choice.profile
+    name = None if profile is None else profile.entry_name(model)
+    if profile is None or name is None:
+        return Baseline()
+    baseline = Baseline.read(profile.entries[name], f"{profile.path}: models.{name}")
+    if not baseline.known:
+        screen.notice("the profile does not say which settings were fixed when it was tuned; repeat them with --set")
+    if profile.hardware.difference(here):
+        return replace(baseline, budget_bytes=None)  # another machine's memory says nothing about this one's
+    return baseline
 
 
-def _rounds(contestants: Sequence[_Contestant], args: argparse.Namespace, runner: Runner, screen: Screen) -> None:
-    rng = random.Random(args.seed)
+def _measure(contestants: Sequence[Contestant], args: argparse.Namespace, runner: Runner, screen: Screen) -> None:
     total = args.rounds * len(contestants)
-    done = 0
-    for _ in range(args.rounds):
-        for contestant in rng.sample(list(contestants), len(contestants)):
-            screen.progress(Progress(f"measuring {contestant.name}", done, total, "trials"))
-            done += 1
-            if contestant.failure:
-                continue
-            outcome = runner.run(contestant.spec)
-            match outcome:
-                case Measured():
-                    contestant.trials.append(outcome)
-                case Infeasible(reason=reason) | Crashed(reason=reason):
-                    contestant.failure = reason
-                case TimedOut(after_s=after_s):
-                    contestant.failure = f"silent for {after_s:.0f} s"
-            said = f"{tps_text(outcome.decode_tps)} tok/s" if isinstance(outcome, Measured) else contestant.failure
-            screen.notice(f"trial {done}/{total} [{contestant.name}] {said}")
+
+    def on_start(contestant: Contestant, number: int) -> None:
+        screen.progress(Progress(f"measuring {contestant.name}", number, total, "trials"))
+
+    def on_end(contestant: Contestant, number: int) -> None:
+        said = contestant.failure or f"{tps_text(contestant.trials[-1].decode_tps)} tok/s"
+        screen.notice(f"trial {number + 1}/{total} [{contestant.name}] {said}")
+
+    run_rounds(contestants, args.rounds, args.seed, runner, on_start, on_end)
     screen.progress(Progress("measuring", total, total, "trials"))
 
 
-def _decode(contestant: _Contestant) -> str:
+def _decode(contestant: Contestant) -> str:
     speeds = [each.decode_tps for each in contestant.trials]
     return f"{tps_text(statistics.median(speeds))} tok/s"
 
@@ -124,47 +161,73 @@ def _prefill_tps(trial: Measured) -> float:
     return trial.prompt_tokens / sum(trial.prefill_s)
 
 
-def _data(model: str, contestants: Sequence[_Contestant], ceiling: Ceiling | None) -> dict[str, Any]:
-    found: dict[str, Any] = {"model": model, "ceiling": None if ceiling is None else asdict(ceiling)}
-    for each in contestants:
-        found[each.name] = {
+def _data(found: _Found) -> dict[str, Any]:
+    data: dict[str, Any] = {"model": found.model, "ceiling": None if found.ceiling is None else asdict(found.ceiling)}
+    for each in found.contestants:
+        data[each.name] = {
             "failure": each.failure,
             "decode_tps": [trial.samples for trial in each.trials],
             "prefill_tps": [_prefill_tps(trial) for trial in each.trials],
             "first_token_s": [trial.prefill_s for trial in each.trials],
             "needed_bytes": [trial.needed_bytes for trial in each.trials],
             "counters": [{**asdict(trial.counters), "layers": None} for trial in each.trials],
+            "changes": _changes(each),
             "effective": each.trials[0].effective if each.trials else {},
         }
-    found.setdefault("default", found["streamed"])  # nothing else was measured: they are the same settings
-    found["same_tokens"] = _same_tokens(contestants)
-    plain: dict[str, Any] = rounded(found)
+    data.setdefault("default", data["streamed"])  # nothing else was measured: they are the same settings
+    for key, other in (("ratio", found.default), ("ratio_to_resident", found.resident)):
+        ratio = found.ratio_to(other)
+        data[key] = None if ratio is None else asdict(ratio)
+    data["same_tokens"] = found.same_tokens
+    plain: dict[str, Any] = rounded(data)
     return plain
 
 
-def _same_tokens(contestants: Sequence[_Contestant]) -> bool:
-    return len({trial.tokens_hash for each in contestants for trial in each.trials}) <= 1
+def _changes(contestant: Contestant) -> dict[str, Any]:
+    """From the built-in default."""
+    if contestant.spec.engine is Engine.RESIDENT:
+        return {}
+    return Settings.from_mapping(contestant.spec.settings).changes_from(Settings())
 
 
-def _show(console: Console, model: str, contestants: Sequence[_Contestant], ceiling: Ceiling | None) -> None:
-    rows = []
-    for each in contestants:
-        if each.trials:
-            rows.append([each.name, *_cells(each)])
-    console.print(Text(model))
+def _ratio_lines(found: _Found) -> list[str]:
+    named = (("the default", found.default), ("resident", found.resident))
+    ratios = [(name, found.ratio_to(other)) for name, other in named]
+    return [ratio_text(ratio, name) for name, ratio in ratios if ratio is not None]
+
+
+def ratio_text(ratio: Ratio, of: str) -> str:
+    rounds = f"{ratio.rounds} round{'s' if ratio.rounds != 1 else ''}"
+    if ratio.low is None or ratio.high is None:
+        head = f"streamed is x{ratio.middle:.2f} of {of} over {rounds}"
+        return f"{head}; an interval needs at least {FEWEST_ROUNDS}: pass --rounds {FEWEST_ROUNDS} or more"
+    span = f"[{ratio.low:.2f}, {ratio.high:.2f}]"
+    return f"streamed is x{ratio.middle:.2f} {span} of {of} over {rounds} (at {ratio.level * 100:.0f} %)"
+
+
+def _show(console: Console, found: _Found) -> None:
+    console.print(Text(found.model))
+    rows = [[each.name, *_cells(each)] for each in found.contestants if each.trials]
     console.print(plain_table(["", "tok/s", "spread", "prefill", "1st token", "memory"], rows))
-    for each in contestants:
-        if each.failure:
-            console.print(Text(f"{each.name} was not measured: {each.failure}"))
-    if ceiling is not None:
-        console.print(Text(f"{tps_text(ceiling.tps)} tok/s {ceiling_text(ceiling, 'streamed')}"))
-    settings = Settings.from_mapping(contestants[-1].spec.settings)
-    console.print(Text(f"streamed: {changes_text(settings.changes_from(Settings()))}"))
-    same = "the same tokens everywhere" if _same_tokens(contestants) else "TOKENS DIFFER between contestants"
-    console.print(Text(same))
+    lines = [f"{each.name} {_until(each)}: {each.failure}" for each in found.contestants if each.failure]
+    lines += _ratio_lines(found)
+    if found.default is None:
+        lines.append("the default is what is streamed, so it was measured once; --always-default measures both")
+    if found.ceiling is not None:
+        lines.append(f"{tps_text(found.ceiling.tps)} tok/s {ceiling_text(found.ceiling, 'streamed')}")
+    if found.default is not None:
+        lines.append(f"default: {changes_text(_changes(found.default))}")
+    lines.append(f"streamed: {changes_text(_changes(found.streamed))}")
+    lines.append("the same tokens everywhere" if found.same_tokens else "TOKENS DIFFER between contestants")
+    for line in lines:
+        console.print(Text(line))
 
 
-def _cells(contestant: _Contestant) -> list[str]:
+def _until(failed: Contestant) -> str:
+    return f"failed in round {len(failed.trials) + 1}" if failed.trials else "was not measured"
+
+
+def _cells(contestant: Contestant) -> list[str]:
     speeds = [each.decode_tps for each in contestant.trials]
     return [
         tps_text(statistics.median(speeds)),

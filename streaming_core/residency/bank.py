@@ -93,4 +93,3 @@ class StagedBank:
             # will overwrite the stage.
             array[where] = self._stage.arrays[name][: len(slots)]
         mx.eval(self.arrays)
-

@@ -15,7 +15,7 @@ COMMANDS = ("run", "bench", "generate", "show", "pack", "probe")
 
 def fake_runner(monkeypatch: pytest.MonkeyPatch, runner: FakeRunner, command: Any = autotune.commands.run) -> None:
     class Runner:
-        def __init__(self, environment: object) -> None: ...
+        def __init__(self, environment: object, **options: object) -> None: ...
 
         def __enter__(self) -> FakeRunner:
             return runner

@@ -12,6 +12,7 @@ from autotune.measure import run_trial
 from autotune.trial import Engine, Infeasible, Measured, Outcome, PageState, Procedure, Stage, TrialSpec
 from autotune.workload import Workload, workload_from_texts
 from streaming_core.errors import ContextExceeded
+from streaming_core.hardware import FakeMachine, MemoryState
 from streaming_core.settings import Settings
 from streaming_core.testing import prompts
 
@@ -56,6 +57,17 @@ def test_streamed_and_resident_say_the_same_and_only_one_of_them_reads(cache_dir
     assert streamed.counters.tokens == 12
     assert streamed.prompt_tokens == 24
     assert streamed.token_p50_s <= streamed.token_p99_s
+
+
+def test_a_resident_model_larger_than_what_is_free_is_not_tried(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured(trial(cache_dir))
+    small = FakeMachine(memory_reading=MemoryState(1 << 10, 0, "normal"))
+    monkeypatch.setattr("autotune.measure.detect", lambda: small)
+    outcome = trial(cache_dir, Engine.RESIDENT)
+    assert isinstance(outcome, Infeasible)
+    assert "1KiB of memory are available" in outcome.reason
 
 
 def test_settings_come_back_as_the_runtime_resolved_them(cache_dir: Path) -> None:

@@ -72,6 +72,16 @@ def test_trials_share_a_worker_until_one_needs_another_environment(runner: Worke
     assert pid(runner) != first
 
 
+def test_trials_that_share_nothing_have_a_process_each_that_is_gone_afterwards() -> None:
+    alive: set[int] = set()
+    with WorkerRunner(environment(), command=(sys.executable, str(STUB)), shared=False) as runner:
+        for _ in range(3):
+            outcome = runner.run(spec("fine"), lambda stage: alive.add(pid(runner)))
+            assert isinstance(outcome, Measured)
+            assert runner._worker is None
+    assert len(alive) == 3
+
+
 def test_a_limit_that_is_exported_by_the_user_does_not_reach_the_worker() -> None:
     exported = environment(MLX_MAX_OPS_PER_BUFFER="3")
     with WorkerRunner(exported, command=(sys.executable, str(STUB))) as runner:
