@@ -201,13 +201,30 @@ def test_demand_reads_overtake_guesses_and_each_kind_keeps_its_order(
     reader.wait(occupied.ticket)
 
 
-def test_whoever_waits_never_carries_out_a_guess(file: RecordFile, make: Make) -> None:
-    reader = make(1)
+def test_whoever_waits_never_carries_out_a_guess(
+    file: RecordFile, tmp_path: Path, machine: Machine, make: Make
+) -> None:
+    reader = make(2)
+    occupied = Occupied(tmp_path, machine, reader)  # the other thread
     guess = Read(file, 0, views(100), "guess")
     guessed = reader.submit([guess], Urgency.GUESS)
     reader.wait(reader.submit([Read(file, 0, views(100), "demand")]))
-    assert not guessed.done
+    assert not occupied.ticket.done and not guessed.done
     assert not any(guess.views[0])
+    reader.cancel(occupied.ticket)
+
+
+@pytest.mark.parametrize("demanded", [0, 1, 30])
+def test_one_thread_serves_guesses_too_after_the_demand_reads(
+    file: RecordFile, data: Path, make: Make, demanded: int
+) -> None:
+    reader, content = make(1), data.read_bytes()
+    demands = [Read(file, n, views(1000), f"demand {n}") for n in range(demanded)]
+    guesses = [Read(file, n, views(2000), f"guess {n}") for n in range(50)]
+    tickets = [reader.submit([read]) for read in demands]
+    tickets += [reader.submit([read], Urgency.GUESS) for read in guesses]
+    wait_until_done(*tickets)  # nobody helps
+    assert all(filled(read, content) for read in demands + guesses)
 
 
 def test_a_guess_that_is_waited_for_becomes_a_demand(tmp_path: Path, machine: Machine, make: Make) -> None:
@@ -400,6 +417,33 @@ def test_closing_ends_what_was_not_begun(tmp_path: Path, machine: Machine, make:
         reader.cancel(ticket)
     with pytest.raises(ReadError, match=r"^the reader is closed; load the model again$"):
         reader.submit([])
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_after_a_reset_nothing_is_under_way_and_the_reader_works(
+    tmp_path: Path, machine: Machine, make: Make, threads: int
+) -> None:
+    before = system_threads()
+    reader = make(threads)
+    occupied = Occupied(tmp_path, machine, reader)
+    guesses = [Read(occupied.file, 0, views(10), f"guess {n}") for n in range(64)]
+    tickets = [reader.submit([guess], Urgency.GUESS) for guess in guesses]
+    reader.reset()
+    assert all(ticket.done for ticket in (occupied.ticket, *tickets))
+    with pytest.raises(ReadError, match=r"^heavy: the reader was closed"):
+        reader.wait(occupied.ticket)
+    reader.cancel(tickets[0])
+    reads = [Read(occupied.file, 0, views(10), "again") for _ in range(20)]
+    wait_until_done(*(reader.submit([read], Urgency.GUESS) for read in reads))
+    reader.wait(reader.submit(reads))
+    reader.close()
+    reader.reset()
+    with pytest.raises(ReadError, match="closed"):
+        reader.submit([])
+    deadline = time.monotonic() + 2
+    while system_threads() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert system_threads() <= before
 
 
 def test_no_thread_and_no_file_is_left_behind(data: Path, machine: Machine, make: Make) -> None:
