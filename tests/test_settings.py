@@ -40,6 +40,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "prefetch.ahead": st.integers(0, 64),
     "prefetch.per_layer": st.integers(1, 4096),
     "prefetch.per_pass": st.just("all") | st.integers(0, 1 << 20),
+    "prefetch.depth": st.integers(1, 4096),
     "prefetch.layers": st.sampled_from(["all", "none", "1-7,10-16"]),
     "prefetch.window": st.integers(1, 64),
 }
