@@ -26,7 +26,7 @@ NATIVE = pytest.param(
     "native", marks=pytest.mark.skipif(not native_available(), reason=f"not built: {native_missing()}")
 )
 READERS = ["threads", NATIVE]
-MORE = 6
+MORE = 5
 Call = tuple[int, int, int]  # prompt length, chunk, batch
 
 

@@ -21,7 +21,7 @@ from streaming_core.reading import Urgency
 from streaming_core.recording import RouteRecorder
 
 # A token and some more; two prompts in chunks that run in waves, and some tokens of each.
-CALLS: list[Call] = [(1, 512, 1), (33, 16, 2)]
+CALLS: list[Call] = [(1, 512, 1), (24, 16, 2)]
 Routes = list[dict[int, list[int]]]
 
 
