@@ -89,16 +89,18 @@ class NativeReader:
         if _missing is not None:
             raise ReadError(f"there is no native reader: {_missing}; use reading.reader=threads")
         self._count = threads
+        self._closed = False
         self._start()
 
     def _start(self) -> None:
         try:
-            self._pool = _native.Pool(self._count - 1, files.LARGEST_READ)
+            pool = _native.Pool(self._count - 1, files.LARGEST_READ)
         except OSError as err:
             reason = f"{self._count} reader threads cannot be started: {err.strerror}"
             raise ReadError(f"{reason}; lower reading.threads") from err
         # Also called at exit: nothing may be written to memory that is on its way out.
-        self._close = weakref.finalize(self, self._pool.close)
+        self._close = weakref.finalize(self, pool.close)
+        self._pool = pool
 
     def submit(self, reads: Sequence[Read], urgency: Urgency = Urgency.DEMAND) -> Ticket:
         wanted = [(read.file.fd, read.file.align, read.offset, read.views) for read in reads]
@@ -121,11 +123,12 @@ class NativeReader:
     def reset(self) -> None:
         if self._pool.forked:
             raise reader_forked()
-        if not self._pool.closed:
+        if not self._closed:
             self._close()
             self._start()
 
     def close(self) -> None:
+        self._closed = True
         self._close()
 
 

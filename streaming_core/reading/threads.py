@@ -81,7 +81,8 @@ class ThreadReader:
         self._closed = False
         self._process = os.getpid()
         self._threads: list[threading.Thread] = []
-        self._start(threads - 1)
+        self._count = threads - 1
+        self._start(self._count)
 
     def _start(self, count: int) -> None:
         """Raises ReadError where that many threads cannot be started."""
@@ -89,13 +90,13 @@ class ThreadReader:
         self._wakes: queue.SimpleQueue[bool] = queue.SimpleQueue()  # True: there is something to do; False: end
         for n in range(count):
             work = threading.Thread(target=self._work, args=(self._wakes,), name=f"expert-reader-{n}", daemon=True)
+            self._threads.append(work)  # before it starts: Ctrl-C may come between
             try:
                 work.start()
             except RuntimeError as err:
                 self._stop()
                 reason = f"{count + 1} reader threads cannot be started: {err}"
                 raise ReadError(f"{reason}; lower reading.threads") from err
-            self._threads.append(work)
 
     def submit(self, reads: Sequence[Read], urgency: Urgency = Urgency.DEMAND) -> Ticket:
         if self._forked:
@@ -173,9 +174,8 @@ class ThreadReader:
         if self._forked:
             raise reader_forked()
         if not self._closed:
-            count = len(self._threads)
             self._stop()
-            self._start(count)
+            self._start(self._count)
 
     def close(self) -> None:
         self._closed = True
@@ -187,7 +187,8 @@ class ThreadReader:
         for _ in self._threads:
             self._wakes.put(False)
         while self._threads:
-            self._threads[-1].join()
+            if self._threads[-1].ident is not None:  # it was started
+                self._threads[-1].join()
             self._threads.pop()
         while (ticket := self._next(self._demands, self._guesses)) is not None:
             while (read := ticket.take()) is not None:
