@@ -276,6 +276,12 @@ def _guess_knobs(base: Settings, some_streamed: Condition, facts: SpaceFacts) ->
             ordinal=True,
             when=acted_on,
         ),
+        Knob(
+            name="prefetch.depth",
+            options=_with((2, 4, 8, 16, 32, 64), base.prefetch.depth),
+            ordinal=True,
+            when=acted_on,
+        ),
     ]
 
 

@@ -44,6 +44,9 @@ class Engine:
         self.recorder: Recorder = NullRecorder()
         self.unneeded_layer: int | None = None
         self.first_observed: int | None = None  # the decoder layer whose input is the first thing seen of a pass
+        # Layers whose table, slots or guesses are being changed.  A change that a failing read or Ctrl-C cuts short
+        # leaves its number here: Ctrl-C may come anywhere, so no handler on the spot knows what is left to undo.
+        self.torn: set[int] = set()
         self._budget = budget
         self._pass: PassBudget = budget.begin_pass()
         self._guesses: list[Guess] = []  # made in this pass, not acted upon yet
@@ -74,6 +77,17 @@ class Engine:
         self._passes += 1
         self._pass = self._budget.begin_pass()
         self.predictor.begin_pass()
+
+    def mend(self) -> None:
+        """Empties layers whose change was interrupted: nobody knows what their slots hold.  No demand read is out."""
+        if not self.torn:
+            return
+        self.reader.reset()
+        for number in list(self.torn):
+            if (layer := self.layers.get(number)) is not None:
+                self.prefetch.forget(layer)
+                layer.table.clear()
+            self.torn.discard(number)
 
     # ---- guesses -------------------------------------------------------------------------------------------------
 
@@ -106,12 +120,14 @@ class Engine:
         """Begins to fetch what the evaluated guesses name and the budget allows."""
         for guess in guesses:
             layer = self.layers.get(guess.layer)
-            if layer is None:
+            if layer is None or guess.layer in self.torn:
                 continue
             ranked = guess.ranked()
             self.recorder.guessed(guess.layer, ranked)
             chosen = self._pass.choose(guess.layer, ranked, lambda e, at=layer: self.prefetch.absent(at, e))  # type: ignore[misc]
-            begun = self.prefetch.fetch(layer, chosen, {expert for expert, _ in ranked})
+            self.torn.add(guess.layer)
+            begun = self.prefetch.fetch(layer, chosen, {expert for expert, _ in ranked}) if chosen else 0
+            self.torn.discard(guess.layer)
             self._pass.spend(begun)
             counters = self.counters[guess.layer]
             counters.guessed += begun

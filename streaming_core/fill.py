@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 
-from streaming_core.errors import ReadError
 from streaming_core.prefetch import Prefetch, PrefetchLayer
 from streaming_core.reading import NothingToRead, Read, Reader, Ticket
 from streaming_core.residency.table import Miss, Plan
@@ -18,7 +16,6 @@ class Fill:
 
     def __init__(self, layer: PrefetchLayer, reader: Reader, prefetch: Prefetch, plan: Plan) -> None:
         self.plan = plan
-        self.complete = not plan.misses
         self._layer = layer
         self._reader = reader
         self._prefetch = prefetch
@@ -46,7 +43,6 @@ class Fill:
             demanded += len(batch) - self._deliver_guessed()
             self._reader.wait(self._ticket)
             self._layer.bank.commit([miss.slot for miss in batch])
-        self.complete = True
         return demanded
 
     def _deliver_guessed(self) -> int:
@@ -62,9 +58,3 @@ class Fill:
         if lost:
             self._reader.wait(self._reader.submit(lost))
         return came
-
-    def settle(self) -> None:
-        """Blocks until no read of this fill is under way."""
-        self._reader.cancel(self._ticket)
-        with contextlib.suppress(ReadError):
-            self._reader.wait(self._ticket)

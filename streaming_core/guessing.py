@@ -16,7 +16,15 @@ from streaming_core.models.outline import OpenModel
 from streaming_core.models.routers import router_view
 from streaming_core.observe import ObservedNorm
 from streaming_core.predict import FrequencyPredictor, GatePredictor, NoPrediction, OraclePredictor, Predictor
-from streaming_core.prefetch import AdvisePrefetch, Budget, NoPrefetch, Prefetch, SlotPrefetch, StagePrefetch
+from streaming_core.prefetch import (
+    AdvisePrefetch,
+    Budget,
+    GuessReads,
+    NoPrefetch,
+    Prefetch,
+    SlotPrefetch,
+    StagePrefetch,
+)
 from streaming_core.reading import Reader
 from streaming_core.residency.arena import Arena
 from streaming_core.residency.bank import SlotBank
@@ -72,12 +80,13 @@ def make_prefetch(
     if backend == "slots":
         if machine.hardware().backend == "cuda":
             raise SettingsError("prefetch.backend slots needs memory that host and device share; use stage")
-        return SlotPrefetch(reader, keep_free=opened.outline.top_k)
+        return SlotPrefetch(GuessReads(reader, settings.prefetch.depth), keep_free=opened.outline.top_k)
     geometries = {s.geometry for s in opened.switches if s.layer in plan.streamed}
     if len(geometries) > 1:
         raise SettingsError("prefetch.backend stage needs layers whose records have one shape; use slots")
     geometry, count = geometries.pop(), stage_records(settings)
-    return StagePrefetch(reader, SlotBank(geometry, count, Arena(SlotBank.room(geometry, count), machine.join_pages)))
+    buffers = SlotBank(geometry, count, Arena(SlotBank.room(geometry, count), machine.join_pages))
+    return StagePrefetch(GuessReads(reader, settings.prefetch.depth), buffers)
 
 
 def observe_inputs(model: nn.Module, engine: Engine) -> None:

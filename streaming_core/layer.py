@@ -71,6 +71,8 @@ class StreamedLayer:
         engine.recorder.asked(self.number, experts)
         if (guess := engine.predictor.sees_choice(self.number, experts)) is not None:
             guesses.append(guess)
+        engine.mend()
+        engine.torn.add(self.number)
         expected = engine.prefetch.expects(self, experts)
         self.counters.guesses_used += len(expected)
         if len(experts) > self.table.slots:
@@ -81,24 +83,21 @@ class StreamedLayer:
             self._fetch(experts, expected, guesses)
             out = self._keep(self._experts(x, self._slot_of[indices]))
         engine.prefetch.leave(self)
+        engine.torn.discard(self.number)
         return out
 
     def _fetch(self, experts: Sequence[int], expected: Sequence[int], guesses: Sequence[Guess]) -> None:
         """Returns when every asked expert is in its slot.  Demand reads go out before reads of guesses."""
         plan = self.table.plan(experts)
-        try:
-            fill = self._begin(plan)
-            self._engine.act(guesses)
-            self._finish(fill)
-            lost = self._wait(lambda: self._engine.prefetch.collect(self, expected)) if expected else []
-        finally:
-            self.table.release(plan)
+        fill = self._begin(plan)
+        self._engine.act(guesses)
+        self._finish(fill)
+        lost = self._wait(lambda: self._engine.prefetch.collect(self, expected)) if expected else []
+        self.table.release(plan)
         if lost:
             again = self.table.plan(lost)
-            try:
-                self._finish(self._begin(again))
-            finally:
-                self.table.release(again)
+            self._finish(self._begin(again))
+            self.table.release(again)
 
     def _wait(self, what: Callable[[], list[int]]) -> list[int]:
         started = time.perf_counter()
@@ -109,9 +108,9 @@ class StreamedLayer:
 
     def _keep(self, out: mx.array) -> mx.array:
         if out.nbytes <= _KEEP_BYTES:
+            self._last = out
             # Started now, so that the device works while the next layer's graph is built.
             mx.async_eval(out)  # type: ignore[no-untyped-call]
-            self._last = out
         else:
             mx.eval(out)
             self._last = None
@@ -139,13 +138,10 @@ class StreamedLayer:
                         mx.eval(outs[: len(outs) + 1 - len(held)])  # whoever used the slots that come free now
                         self.table.release(held.pop(0))
                     fill = self._hold(waves[number + 1], held)
-        except BaseException:
-            self._abandon(fill)
-            raise
         finally:
             mx.eval(outs)
-            for plan in held:
-                self.table.release(plan)
+        for plan in held:
+            self.table.release(plan)
         order = np.argsort(np.concatenate([wave.rows for wave in waves]))
         out = mx.concatenate(outs)[mx.array(order.astype(np.uint32))]
         return self._keep(out.reshape(*indices.shape, out.shape[-1]))
@@ -187,18 +183,7 @@ class StreamedLayer:
         started = time.perf_counter()
         try:
             demanded = fill.finish()
-        except BaseException:
-            self._abandon(fill)
-            raise
         finally:
             self.counters.wait_s += time.perf_counter() - started
         self.counters.guesses_used += len(fill.plan.misses) - demanded
         self.counters.demand_bytes += demanded * self._engine.store.read_bytes(self.number)
-
-    def _abandon(self, fill: Fill) -> None:
-        """Whatever of it arrived, its experts count as absent.  Returns when nothing writes to their slots any more."""
-        fill.settle()
-        if not fill.complete:
-            for miss in fill.plan.misses:
-                if miss.expert in self.table:
-                    self.table.forget(miss.expert)

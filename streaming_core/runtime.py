@@ -169,9 +169,9 @@ class StreamedModel:
         """Ends reader threads, closes files, gives MLX its cache limit back.  Idempotent."""
         if self._closed:
             return
-        self._closed = True
         self._engine.close()
         mx.set_cache_limit(self._restore_cache_limit)
+        self._closed = True  # last: Ctrl-C may come between
 
     def __enter__(self) -> StreamedModel:
         self._check_open()

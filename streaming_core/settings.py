@@ -88,7 +88,7 @@ class ResidencySettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSettings:
-    threads: int = 4
+    threads: int = 4  # the one that waits for a read is one of them
     page_cache: str = "keep"  # keep: the system may cache records; bypass: the bank is the only cache
     reader: str = "threads"  # threads: Python's; native: in C, without Python's lock, where the extension was built
 
@@ -144,6 +144,7 @@ class PrefetchSettings:
     ahead: int = 1  # layers between the guess and its target; 0: the same layer, before its attention
     per_layer: int = 8  # guesses acted upon per layer and pass
     per_pass: int | str = "all"  # guesses acted upon in one forward pass, over all layers
+    depth: int = 16  # backends stage, slots: guesses being read at once, over all layers; more are not begun
     layers: str = "all"  # target layers
     window: int = 2  # backend stage: layers whose side buffers exist at once
 
@@ -155,6 +156,7 @@ class PrefetchSettings:
             _choice("prefetch.per_pass", self.per_pass, ("all",))
         else:
             _whole("prefetch.per_pass", self.per_pass, 0, 1 << 20)
+        _whole("prefetch.depth", self.depth, 1, 4096)
         LayerSet.parse(_text("prefetch.layers", self.layers), "prefetch.layers")
         _whole("prefetch.window", self.window, 1, 64)
 

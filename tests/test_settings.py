@@ -40,6 +40,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "prefetch.ahead": st.integers(0, 64),
     "prefetch.per_layer": st.integers(1, 4096),
     "prefetch.per_pass": st.just("all") | st.integers(0, 1 << 20),
+    "prefetch.depth": st.integers(1, 4096),
     "prefetch.layers": st.sampled_from(["all", "none", "1-7,10-16"]),
     "prefetch.window": st.integers(1, 64),
 }
@@ -95,6 +96,8 @@ def test_settings_are_frozen_hashable_and_can_be_sent_to_a_worker() -> None:
         ({"residency.slots": 0}, "residency.slots must be from 1 to 65536, got 0"),
         ({"residency.resident_layers": "1-"}, 'residency.resident_layers must be "all", "none" or ranges'),
         ({"residency.resident_layers": 1.0}, "residency.resident_layers must be a whole number from 0 to 9999, got "),
+        ({"prefetch.depth": 0}, "prefetch.depth must be from 1 to 4096, got 0"),
+        ({"prefetch.depth": "auto"}, "prefetch.depth must be a whole number from 1 to 4096, got 'auto'"),
         ({"residency.policy": "fifo"}, "residency.policy must be one of lru, lfu, got 'fifo'"),
         ({"residency.policy": []}, "residency.policy must be one of lru, lfu, got []"),
         ({"residency.half_life": 0}, "residency.half_life must be from 1 to 1048576, got 0"),

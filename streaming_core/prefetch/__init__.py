@@ -4,15 +4,16 @@ from streaming_core.prefetch.backends import (
     AdvisePrefetch,
     NoPrefetch,
     Prefetch,
-    PrefetchLayer,
     SlotPrefetch,
     StagePrefetch,
 )
 from streaming_core.prefetch.budget import Budget, PassBudget
+from streaming_core.prefetch.reads import GuessReads, PrefetchLayer
 
 __all__ = [
     "AdvisePrefetch",
     "Budget",
+    "GuessReads",
     "NoPrefetch",
     "PassBudget",
     "Prefetch",

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from streaming_core.errors import ReadError
-from streaming_core.reading import Read, Reader, Ticket, Urgency
-from streaming_core.residency.bank import Bank, SlotBank
-from streaming_core.residency.table import SlotTable
+from streaming_core.prefetch.reads import GuessReads, PrefetchLayer
+from streaming_core.reading import Ticket
+from streaming_core.residency.bank import SlotBank
 
-__all__ = ["AdvisePrefetch", "NoPrefetch", "Prefetch", "PrefetchLayer", "SlotPrefetch", "StagePrefetch"]
+__all__ = ["AdvisePrefetch", "NoPrefetch", "Prefetch", "SlotPrefetch", "StagePrefetch"]
 
 Views = list[memoryview]
-
-
-class PrefetchLayer(Protocol):
-    """What a backend needs of a streamed layer."""
-
-    number: int
-    table: SlotTable
-    bank: Bank
-
-    def reads(self, expert: int, views: Sequence[memoryview]) -> list[Read]: ...
-
-    def place(self, expert: int, slot: int) -> None:
-        """Notes the slot in the layer's table; nothing unfinished reads that slot any more when it returns."""
 
 
 class Prefetch(Protocol):
@@ -55,6 +43,9 @@ class Prefetch(Protocol):
     def leave(self, layer: PrefetchLayer) -> None:
         """The layer's call is over; what was fetched for it and not used is free."""
 
+    def forget(self, layer: PrefetchLayer) -> None:
+        """A change of the layer was interrupted.  No read is under way; nothing of it is on its way or held for it."""
+
 
 class NoPrefetch:
     """Does nothing with guesses."""
@@ -80,6 +71,9 @@ class NoPrefetch:
     def leave(self, layer: PrefetchLayer) -> None:
         return
 
+    def forget(self, layer: PrefetchLayer) -> None:
+        return
+
 
 class AdvisePrefetch(NoPrefetch):
     """Hints to the operating system, which reads into its own cache if it likes."""
@@ -94,35 +88,45 @@ class AdvisePrefetch(NoPrefetch):
 
     def fetch(self, layer: PrefetchLayer, experts: Sequence[int], likely: Collection[int]) -> int:
         views = layer.bank.destinations([0])[0]  # only their lengths matter
-        for expert in experts:
-            for read in layer.reads(expert, views):
-                self._advise(read.file.fd, read.offset, sum(map(len, read.views)))
+        with contextlib.suppress(ReadError):  # the store is closed; the demand read says so
+            for expert in experts:
+                for read in layer.reads(expert, views):
+                    self._advise(read.file.fd, read.offset, sum(map(len, read.views)))
         self._advised.setdefault(layer.number, set()).update(experts)
         return len(experts)
 
     def leave(self, layer: PrefetchLayer) -> None:
         self._advised.pop(layer.number, None)
 
+    forget = leave
+
 
 class SlotPrefetch(NoPrefetch):
     """Guessed experts are read straight into bank slots.  A slot on its way is held until its bytes are there."""
 
-    def __init__(self, reader: Reader, keep_free: int) -> None:
+    def __init__(self, reads: GuessReads, keep_free: int) -> None:
         """`keep_free` slots of a layer are never on their way at once, so that a token always finds room."""
-        self._reader = reader
+        self._reads = reads
         self._keep_free = keep_free
         self._arriving: dict[int, dict[int, Ticket]] = {}
 
     def fetch(self, layer: PrefetchLayer, experts: Sequence[int], likely: Collection[int]) -> int:
         arriving = self._arriving.setdefault(layer.number, {})
         self._settle(layer, [e for e, ticket in arriving.items() if ticket.done])
-        room = layer.table.slots - self._keep_free - len(arriving)
+        room = min(layer.table.slots - self._keep_free - len(arriving), self._reads.room)
         misses = layer.table.admit(experts[: max(0, room)], likely)
         views = layer.bank.destinations([miss.slot for miss in misses])
+        begun = 0
         for miss, view in zip(misses, views, strict=True):
             layer.place(miss.expert, miss.slot)
-            arriving[miss.expert] = self._reader.submit(layer.reads(miss.expert, view), Urgency.GUESS)
-        return len(misses)
+            ticket = self._reads.begin(layer, miss.expert, view)
+            if ticket is None:
+                layer.table.unhold(miss.expert)
+                layer.table.forget(miss.expert)
+            else:
+                arriving[miss.expert] = ticket
+                begun += 1
+        return begun
 
     def expects(self, layer: PrefetchLayer, experts: Sequence[int]) -> list[int]:
         arriving = self._arriving.get(layer.number)
@@ -132,7 +136,7 @@ class SlotPrefetch(NoPrefetch):
         strangers = [e for e in arriving if e not in experts]
         if len(experts) + len(strangers) > layer.table.slots:
             for expert in strangers:
-                self._reader.cancel(arriving[expert])
+                self._reads.cancel(arriving[expert])
             self.collect(layer, strangers)
         return expected
 
@@ -144,12 +148,7 @@ class SlotPrefetch(NoPrefetch):
         arriving = self._arriving[layer.number] if experts else {}
         lost = []
         for expert in experts:
-            ticket = arriving.pop(expert)
-            try:
-                self._reader.wait(ticket)
-                came = not ticket.cancelled
-            except ReadError:
-                came = False  # the router may never ask for it; if it does, the demand read reports what is wrong
+            came = self._reads.came(arriving.pop(expert))
             layer.table.unhold(expert)
             if not came:
                 layer.table.forget(expert)
@@ -161,13 +160,17 @@ class SlotPrefetch(NoPrefetch):
         if arriving:
             self._settle(layer, [e for e, ticket in arriving.items() if ticket.done])
 
+    def forget(self, layer: PrefetchLayer) -> None:
+        self._arriving.pop(layer.number, None)
+        self._reads.forget()
+
 
 class StagePrefetch(NoPrefetch):
     """Guessed experts are read into side buffers and copied into a slot if the router asks for them."""
 
-    def __init__(self, reader: Reader, buffers: SlotBank) -> None:
+    def __init__(self, reads: GuessReads, buffers: SlotBank) -> None:
         """`buffers` has the geometry of every layer it is used for; its slots are the side buffers."""
-        self._reader = reader
+        self._reads = reads
         self._buffers = buffers
         self._free = list(range(buffers.batch))
         self._staged: dict[int, dict[int, tuple[int, Ticket]]] = {}
@@ -183,22 +186,19 @@ class StagePrefetch(NoPrefetch):
         self._reclaim()
         staged = self._staged.setdefault(layer.number, {})
         begun = 0
-        for expert in experts:
-            if not self._free:
-                break
+        for expert in experts[: min(len(self._free), self._reads.room)]:
             buffer = self._free.pop()
-            views = self._buffers.destinations([buffer])[0]
-            staged[expert] = (buffer, self._reader.submit(layer.reads(expert, views), Urgency.GUESS))
-            begun += 1
+            ticket = self._reads.begin(layer, expert, self._buffers.destinations([buffer])[0])
+            if ticket is None:
+                self._free.append(buffer)
+            else:
+                staged[expert] = (buffer, ticket)
+                begun += 1
         return begun
 
     def deliver(self, layer: PrefetchLayer, expert: int, views: Views) -> bool:
         buffer, ticket = self._staged[layer.number].pop(expert)
-        try:
-            self._reader.wait(ticket)
-            came = not ticket.cancelled
-        except ReadError:
-            came = False  # the demand read that follows reports what is wrong
+        came = self._reads.came(ticket)
         if came:
             for source, view in zip(self._buffers.destinations([buffer])[0], views, strict=True):
                 np.copyto(np.frombuffer(view, np.uint8), np.frombuffer(source, np.uint8))
@@ -207,9 +207,16 @@ class StagePrefetch(NoPrefetch):
 
     def leave(self, layer: PrefetchLayer) -> None:
         for buffer, ticket in self._staged.pop(layer.number, {}).values():
-            self._reader.cancel(ticket)
+            self._reads.cancel(ticket)
             self._leaving.append((buffer, ticket))
         self._reclaim()
+
+    def forget(self, layer: PrefetchLayer) -> None:
+        self._staged.pop(layer.number, None)
+        self._leaving = []
+        used = {buffer for staged in self._staged.values() for buffer, _ in staged.values()}
+        self._free = [buffer for buffer in range(self._buffers.batch) if buffer not in used]
+        self._reads.forget()
 
     def _reclaim(self) -> None:
         waiting = []

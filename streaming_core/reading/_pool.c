@@ -177,18 +177,9 @@ static void *work(void *argument)
     return NULL;
 }
 
-Pool *pool_new(int threads, size_t largest)
+/* Until there are `threads`; the error of the one that could not be started. */
+static int start_threads(Pool *pool, int threads)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, watch_forks);
-    Pool *pool = calloc(1, sizeof *pool + (size_t)threads * sizeof pool->thread[0]);
-    if (!pool)
-        return NULL;
-    pool->largest = largest;
-    pool->forks = atomic_load(&forks);
-    pthread_mutex_init(&pool->lock, NULL);
-    condition_init(&pool->work);
-    condition_init(&pool->ended);
     /* Signals are for the threads that know what to do about them: Python's. */
     sigset_t all, before;
     sigfillset(&all);
@@ -197,6 +188,23 @@ Pool *pool_new(int threads, size_t largest)
     while (pool->threads < threads && !(error = pthread_create(&pool->thread[pool->threads], NULL, work, pool)))
         pool->threads++;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
+
+Pool *pool_new(int threads, size_t largest)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_forks);
+    size_t most = threads ? (size_t)threads : 1; /* a guess wants one */
+    Pool *pool = calloc(1, sizeof *pool + most * sizeof pool->thread[0]);
+    if (!pool)
+        return NULL;
+    pool->largest = largest;
+    pool->forks = atomic_load(&forks);
+    pthread_mutex_init(&pool->lock, NULL);
+    condition_init(&pool->work);
+    condition_init(&pool->ended);
+    int error = start_threads(pool, threads);
     if (error) {
         pool_close(pool);
         pool_free(pool);
@@ -217,6 +225,9 @@ bool pool_submit(Pool *pool, Batch *batch, Urgency urgency)
             batch->reads[n].batch = batch;
             enqueue(pool, &batch->reads[n], urgency);
         }
+        /* Nobody waits for a guess.  Where no thread can be had it begins when somebody does. */
+        if (urgency == GUESS && !pool->threads)
+            start_threads(pool, 1);
         for (size_t n = 0; n < batch->count && n < pool->idle; n++)
             pthread_cond_signal(&pool->work);
     }

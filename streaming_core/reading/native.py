@@ -80,7 +80,7 @@ class NativeTicket:
 
 
 class NativeReader:
-    """As ThreadReader: `threads` readers, of which the thread that waits is one.
+    """As ThreadReader: `threads` readers, of which the thread that waits is one; a guess finds a thread in any case.
 
     Raises ReadError where the extension is not built, or that many threads cannot be started.
     """
@@ -88,13 +88,19 @@ class NativeReader:
     def __init__(self, threads: int) -> None:
         if _missing is not None:
             raise ReadError(f"there is no native reader: {_missing}; use reading.reader=threads")
+        self._count = threads
+        self._closed = False
+        self._start()
+
+    def _start(self) -> None:
         try:
-            self._pool = _native.Pool(threads - 1, files.LARGEST_READ)
+            pool = _native.Pool(self._count - 1, files.LARGEST_READ)
         except OSError as err:
-            reason = f"{threads} reader threads cannot be started: {err.strerror}"
+            reason = f"{self._count} reader threads cannot be started: {err.strerror}"
             raise ReadError(f"{reason}; lower reading.threads") from err
         # Also called at exit: nothing may be written to memory that is on its way out.
-        self._close = weakref.finalize(self, self._pool.close)
+        self._close = weakref.finalize(self, pool.close)
+        self._pool = pool
 
     def submit(self, reads: Sequence[Read], urgency: Urgency = Urgency.DEMAND) -> Ticket:
         wanted = [(read.file.fd, read.file.align, read.offset, read.views) for read in reads]
@@ -106,7 +112,7 @@ class NativeReader:
 
     def cancel(self, ticket: Ticket) -> None:
         if isinstance(ticket, NativeTicket):
-            self._pool.cancel(ticket.batch)
+            ticket.pool.cancel(ticket.batch)
 
     def wait(self, ticket: Ticket) -> None:
         if isinstance(ticket, NativeTicket):
@@ -114,7 +120,15 @@ class NativeReader:
         else:
             ticket.wait()
 
+    def reset(self) -> None:
+        if self._pool.forked:
+            raise reader_forked()
+        if not self._closed:
+            self._close()
+            self._start()
+
     def close(self) -> None:
+        self._closed = True
         self._close()
 
 

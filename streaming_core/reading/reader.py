@@ -67,6 +67,12 @@ class Reader(Protocol):
         this ticket, and of no other.
         """
 
+    def reset(self) -> None:
+        """For a caller that lost track of its tickets: when it returns, no read submitted before is under way.
+
+        Reads not begun end with an error; tickets made before may only be asked or waited for if they are done.
+        """
+
     def close(self) -> None:
         """Ends the threads; reads not begun end with an error, those under way are finished.  Idempotent."""
 
@@ -92,6 +98,9 @@ class NullReader:
 
     def wait(self, ticket: Ticket) -> None:
         ticket.wait()
+
+    def reset(self) -> None:
+        return
 
     def close(self) -> None:
         return

@@ -68,7 +68,8 @@ class ThreadTicket:
 class ThreadReader:
     """`threads` readers; the thread that waits is one of them, so a single read costs no hand-over.
 
-    With one thread there is nobody else: reads begin when they are waited for, guesses that nobody waits for never.
+    With one thread there is nobody else, and reads begin when they are waited for; but nobody waits for a guess, so
+    the first one starts a thread.
     """
 
     def __init__(self, threads: int) -> None:
@@ -76,21 +77,34 @@ class ThreadReader:
         # or that were cancelled; whoever meets such an entry drops it.  Nothing here needs a lock of ours.
         self._demands: deque[ThreadTicket] = deque()
         self._guesses: deque[ThreadTicket] = deque()
-        self._wakes: queue.SimpleQueue[bool] = queue.SimpleQueue()  # one per entry; False ends a thread
         self._bounce = Bounce()
         self._closed = False
         self._process = os.getpid()
-        self._threads = [
-            threading.Thread(target=self._work, name=f"expert-reader-{n}", daemon=True) for n in range(threads - 1)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads: list[threading.Thread] = []
+        self._count = threads - 1
+        self._start(self._count)
+
+    def _start(self, count: int) -> None:
+        """Raises ReadError where that many threads cannot be started."""
+        self._halted = False  # reads not begun end with an error
+        self._wakes: queue.SimpleQueue[bool] = queue.SimpleQueue()  # True: there is something to do; False: end
+        for n in range(count):
+            work = threading.Thread(target=self._work, args=(self._wakes,), name=f"expert-reader-{n}", daemon=True)
+            self._threads.append(work)  # before it starts: Ctrl-C may come between
+            try:
+                work.start()
+            except RuntimeError as err:
+                self._stop()
+                reason = f"{count + 1} reader threads cannot be started: {err}"
+                raise ReadError(f"{reason}; lower reading.threads") from err
 
     def submit(self, reads: Sequence[Read], urgency: Urgency = Urgency.DEMAND) -> Ticket:
         if self._forked:
             raise reader_forked()
         if self._closed:
             raise reader_closed()
+        if urgency is Urgency.GUESS and not self._threads:
+            self._start(1)
         ticket = ThreadTicket(reads, urgency is Urgency.DEMAND)
         self._enter(self._demands if ticket.demanded else self._guesses, ticket, len(reads))
         return ticket
@@ -118,20 +132,30 @@ class ThreadReader:
 
     def _enter(self, entries: deque[ThreadTicket], ticket: ThreadTicket, count: int) -> None:
         while entries and not entries[0].not_begun:  # without threads nobody else drops these
-            _pop(entries)
+            self._next(entries)
         entries.extend([ticket] * count)
         if self._threads:
             for _ in range(count):
                 self._wakes.put(True)
 
-    def _work(self) -> None:
-        while self._wakes.get():
-            ticket = _pop(self._demands) or _pop(self._guesses)
-            if ticket is not None and (read := ticket.take()) is not None:
-                self._carry_out(read, ticket)
+    def _work(self, wakes: queue.SimpleQueue[bool]) -> None:
+        # Until nothing is left, not one read a wake: entries made before there was a thread have no wake of theirs.
+        while wakes.get():
+            while (ticket := self._next(self._demands, self._guesses)) is not None:
+                if (read := ticket.take()) is not None:
+                    self._carry_out(read, ticket)
+
+    @staticmethod
+    def _next(*queues: deque[ThreadTicket]) -> ThreadTicket | None:
+        for entries in queues:
+            try:
+                return entries.popleft()
+            except IndexError:
+                continue
+        return None
 
     def _carry_out(self, read: Read, ticket: ThreadTicket) -> None:
-        if self._closed:
+        if self._halted:
             ticket.finish_one(reader_closed(read.label))
             return
         try:
@@ -146,23 +170,26 @@ class ThreadReader:
         else:
             ticket.finish_one()
 
-    def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
+    def reset(self) -> None:
         if self._forked:
-            return
+            raise reader_forked()
+        if not self._closed:
+            self._stop()
+            self._start(self._count)
+
+    def close(self) -> None:
+        self._closed = True
+        if not self._forked:
+            self._stop()
+
+    def _stop(self) -> None:
+        self._halted = True
         for _ in self._threads:
             self._wakes.put(False)
-        for thread in self._threads:
-            thread.join()
-        while (ticket := _pop(self._demands) or _pop(self._guesses)) is not None:
+        while self._threads:
+            if self._threads[-1].ident is not None:  # it was started
+                self._threads[-1].join()
+            self._threads.pop()
+        while (ticket := self._next(self._demands, self._guesses)) is not None:
             while (read := ticket.take()) is not None:
                 self._carry_out(read, ticket)
-
-
-def _pop(entries: deque[ThreadTicket]) -> ThreadTicket | None:
-    try:
-        return entries.popleft()
-    except IndexError:
-        return None

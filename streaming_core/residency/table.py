@@ -118,6 +118,14 @@ class SlotTable:
         self._policy.drop(expert)
         self._free.append(self._slot_of.pop(expert))
 
+    def clear(self) -> None:
+        """Empties every slot and ends every hold, whatever state an interrupted call left behind."""
+        for expert in range(self.experts):
+            self._policy.drop(expert)
+        self._slot_of.clear()
+        self._holds.clear()
+        self._free = list(range(self.slots - 1, -1, -1))
+
     def release(self, plan: Plan) -> None:
         """Ends the plan's hold.  Call once per plan."""
         self._unhold(plan.experts)

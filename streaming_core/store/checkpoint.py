@@ -12,6 +12,7 @@ from streaming_core.errors import StoreInvalid
 from streaming_core.geometry import ITEM_BYTES, RecordGeometry
 from streaming_core.hardware import Machine
 from streaming_core.reading import Read, RecordFile
+from streaming_core.store.store import store_closed
 
 __all__ = ["CheckpointStore", "TensorPlace", "read_index"]
 
@@ -107,6 +108,8 @@ class CheckpointStore:
             raise
 
     def reads(self, layer: int, expert: int, views: Sequence[memoryview]) -> list[Read]:
+        if not self._files:
+            raise store_closed(layer, expert)
         label = f"expert {expert} of layer {layer}"
         return [
             Read(self._files[place.path], place.offset + expert * len(view), [view], label)

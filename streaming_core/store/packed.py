@@ -13,6 +13,7 @@ from streaming_core.geometry import RecordGeometry
 from streaming_core.hardware import Machine
 from streaming_core.reading import Read, RecordFile
 from streaming_core.store.header import LayerHeader, layer_file
+from streaming_core.store.store import store_closed
 
 __all__ = ["Fault", "PackedStore", "verify"]
 
@@ -42,6 +43,8 @@ class PackedStore:
             raise
 
     def reads(self, layer: int, expert: int, views: Sequence[memoryview]) -> list[Read]:
+        if not self._files:
+            raise store_closed(layer, expert)
         header = self._headers[layer]
         ranges: list[memoryview] = []
         for view, part, following in zip(views, header.geometry.parts, (*header.geometry.parts[1:], None), strict=True):

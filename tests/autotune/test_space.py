@@ -84,6 +84,14 @@ def test_the_native_reader_is_searched_where_there_is_one() -> None:
     assert space().settings(space().to_params(elsewhere)).reading.reader == "threads"
 
 
+@pytest.mark.parametrize("backend", ["stage", "slots"])
+def test_the_depth_of_guesses_is_in_play_only_with_a_backend_that_reads(backend: str) -> None:
+    the_space = space()
+    assert "prefetch.depth" not in the_space.canonical({"prefetch.backend": "none"})
+    found = the_space.settings(the_space.canonical({"prefetch.backend": backend, "prefetch.depth": 0}))
+    assert found.prefetch.depth == 2
+
+
 def test_hash_is_stable_and_changes_with_the_options_but_not_with_the_ranking() -> None:
     assert space().content_hash == space().content_hash
     assert space().content_hash == space(ranking=LAYERS).content_hash

@@ -1,72 +1,131 @@
-"""Guesses change when bytes are read, never what the model says: right, wrong, late, cancelled or failing."""
+"""Guesses change when bytes are read, never what the model says: right, wrong, late, cancelled or failing.
+
+One suite over every backend and reader.  What goes wrong is done by a reader of the tests' own around the real one.
+"""
 
 from __future__ import annotations
 
-import os
-import random
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
 import mlx_lm
-import numpy as np
 import pytest
-from mlx_lm.models.cache import make_prompt_cache
+from prefetch_cases import READERS, Call, Manners, PutIn, run, settings
 
 import streaming_core
-from streaming_core import Settings
 from streaming_core.errors import ReadError
 from streaming_core.reading import Urgency
+from streaming_core.recording import RouteRecorder
 
-BACKENDS = ["none", "advise", "stage", "slots"]
-GUESSES = [("gate", 0), ("gate", 1), ("gate", 2), ("gate_input", 1), ("frequency", 1)]
-CALLS = [(1, 512, 1), (7, 512, 1), (33, 16, 2)]
-
-
-def settings(**values: Any) -> Settings:
-    return Settings().with_values({key.replace("__", "."): value for key, value in values.items()})
-
-
-def run(model: nn.Module, length: int, chunk: int, batch: int) -> mx.array:
-    """Logits of a prompt in chunks and of ten more tokens.  [B, length + 10, V]"""
-    tokens = np.random.default_rng(length).integers(0, 200, (batch, length + 10))
-    cache = make_prompt_cache(model)
-    steps = [*range(0, length, chunk), *range(length, length + 10)]
-    out = []
-    for start, end in zip(steps, [*steps[1:], length + 10], strict=True):
-        out.append(model(mx.array(tokens[:, start:end]), cache=cache))
-        mx.eval(out)
-    return mx.concatenate(out, axis=1)
+# A token and some more; two prompts in chunks that run in waves, and some tokens of each.
+CALLS: list[Call] = [(1, 512, 1), (24, 16, 2)]
+Routes = list[dict[int, list[int]]]
 
 
 @pytest.fixture(scope="module")
-def expected(tiny: Path) -> dict[tuple[int, int, int], mx.array]:
+def expected(tiny: Path) -> dict[Call, mx.array]:
     reference, _ = mlx_lm.load(str(tiny))
     return {call: run(reference, *call) for call in CALLS}
 
 
-@pytest.fixture
-def slow_reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every read takes up to 3 ms."""
-    whole, rng = os.preadv, random.Random(0)
-
-    def slow(fd: int, buffers: Sequence[Any], offset: int) -> int:
-        time.sleep(rng.random() * 0.003)
-        return whole(fd, buffers, offset)
-
-    monkeypatch.setattr(os, "preadv", slow)
-    yield
+@pytest.fixture(scope="module")
+def right(tiny: Path, shared_cache: Path) -> Routes:
+    """What every layer asks for in every pass of CALLS."""
+    recorder = RouteRecorder()
+    with streaming_core.load(tiny, settings(residency__slots=6), cache_dir=shared_cache) as model:
+        model.record(recorder)
+        for call in CALLS:
+            run(model.model, *call)
+    return [{layer: list(experts) for layer, experts in route.items()} for route in recorder.routes]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(("kind", "ahead"), GUESSES)
-@pytest.mark.parametrize("slots", [4, 10])
+@pytest.fixture(scope="module")
+def wrong(right: Routes) -> Routes:
+    return [{layer: [e for e in range(16) if e not in route[layer]] for layer in route} for route in right]
+
+
+@dataclass(frozen=True)
+class Scene:
+    values: dict[str, Any]
+    manners: Manners = field(default_factory=Manners)
+    oracle: str | None = None
+    layouts: tuple[str, ...] = ("packed",)
+
+
+BOTH = ("packed", "checkpoint")
+FOR_EVER = 1 << 30
+SCENES = {
+    "right": Scene({"residency.slots": 10}, oracle="right", layouts=BOTH),
+    "right, slots for one token": Scene({"residency.slots": 4}, oracle="right", layouts=BOTH),
+    "wrong": Scene({"residency.slots": 10, "prefetch.per_layer": 64, "prefetch.depth": 64}, oracle="wrong"),
+    "late": Scene(
+        {"residency.slots": 9, "predict.mult": 4.0, "prefetch.depth": 5, "reading.threads": 1}, Manners(polls=6),
+        layouts=BOTH,
+    ),
+    "late, many": Scene(
+        {"residency.slots": 12, "predict.mult": 4.0, "prefetch.depth": 64, "prefetch.per_layer": 64,
+         "prefetch.ahead": 2, "reading.threads": 16}, Manners(polls=20),
+    ),
+    "right, begun when waited for": Scene({"residency.slots": 9}, Manners(polls=FOR_EVER), "right"),
+    "wrong, never begun": Scene(
+        {"residency.slots": 9, "prefetch.per_layer": 64, "prefetch.depth": 64}, Manners(polls=FOR_EVER), "wrong"
+    ),
+    "failing": Scene({"residency.slots": 9, "predict.mult": 3.0}, Manners(polls=2, failing=0.5), layouts=BOTH),
+    "refused": Scene({"residency.slots": 9, "predict.mult": 3.0}, Manners(refused=0.5)),
+    "few": Scene({"residency.slots": 9, "prefetch.per_layer": 2, "prefetch.per_pass": 5, "prefetch.depth": 1}),
+}  # fmt: skip
+
+
+def combinations() -> list[Any]:
+    return [
+        pytest.param(backend, name, layout, id=f"{backend}-{name}-{layout}")
+        for backend in ("none", "advise", "stage", "slots")
+        for name, scene in SCENES.items()
+        for layout in scene.layouts
+        if backend in ("stage", "slots") or name == "right"
+    ]
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize(("backend", "name", "layout"), combinations())
 def test_logits_equal_the_resident_models(
-    tiny: Path, shared_cache: Path, expected: dict[Any, mx.array], backend: str, kind: str, ahead: int, slots: int
+    tiny: Path, shared_cache: Path, expected: dict[Call, mx.array], right: Routes, wrong: Routes, put_in: PutIn,
+    backend: str, reader: str, name: str, layout: str,
+) -> None:  # fmt: skip
+    scene = SCENES[name]
+    made = put_in(scene.manners)
+    kind = "oracle" if scene.oracle else "gate"
+    base = {"predict.kind": kind, "prefetch.backend": backend, "reading.reader": reader, "store.layout": layout}
+    oracle = {"right": right, "wrong": wrong, None: None}[scene.oracle]
+    wanted = settings(**base, **scene.values)
+    with streaming_core.load(tiny, wanted, cache_dir=shared_cache, oracle=oracle) as model:
+        for call in CALLS:
+            assert mx.array_equal(run(model.model, *call), expected[call]), call
+        stats = model.stats()
+    (unruly,) = made
+    assert unruly.most_under_way <= wanted.prefetch.depth
+    full = backend == "slots" and wanted.residency.slots == 4  # no slot may be on its way
+    assert (stats.guessed > 0) == (backend != "none" and not full)
+    if backend in ("stage", "slots") and not full:
+        if scene.oracle == "right":
+            assert stats.guesses_used > 0
+        if scene.manners.failing:
+            assert unruly.failures > 0
+        if scene.manners.refused:
+            assert unruly.refusals > 0
+        if scene.oracle == "wrong" and scene.manners.polls:
+            assert unruly.cancelled > 0
+
+
+@pytest.mark.parametrize("backend", ["stage", "slots"])
+@pytest.mark.parametrize(
+    ("kind", "ahead", "slots"), [("gate", 0, 10), ("gate", 2, 4), ("gate_input", 1, 10), ("frequency", 1, 10)]
+)
+def test_it_does_not_matter_where_guesses_come_from(
+    tiny: Path, shared_cache: Path, expected: dict[Call, mx.array], backend: str, kind: str, ahead: int, slots: int
 ) -> None:
     wanted = settings(
         residency__slots=slots, predict__kind=kind, prefetch__backend=backend, prefetch__ahead=ahead, predict__mult=3.0
@@ -76,54 +135,68 @@ def test_logits_equal_the_resident_models(
             assert mx.array_equal(run(model.model, *call), expected[call]), call
 
 
+@pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("backend", ["stage", "slots"])
-@pytest.mark.parametrize("threads", [1, 3, 16])
-@pytest.mark.parametrize("per_layer", [1, 6, 64])
-def test_late_reads_change_nothing(
-    tiny: Path, shared_cache: Path, expected: dict[Any, mx.array], slow_reads: None,
-    backend: str, threads: int, per_layer: int,
-) -> None:  # fmt: skip
+@pytest.mark.parametrize("depth", [1, 5, 40])
+def test_no_more_guesses_are_under_way_than_the_depth_allows_and_as_many(
+    tiny: Path, shared_cache: Path, put_in: PutIn, backend: str, reader: str, depth: int
+) -> None:
+    made = put_in(Manners(polls=FOR_EVER))
+    oracle = [{0: [], 1: list(range(16)), 2: list(range(16)), 3: list(range(16))}] * 12
     wanted = settings(
-        residency__slots=9, predict__kind="gate", prefetch__backend=backend, reading__threads=threads,
-        prefetch__per_layer=per_layer, predict__mult=4.0,
+        residency__slots=15, residency__resident_layers="none", predict__kind="oracle", prefetch__backend=backend,
+        prefetch__per_layer=16, prefetch__depth=depth, reading__reader=reader,
     )  # fmt: skip
-    with streaming_core.load(tiny, wanted, cache_dir=shared_cache) as model:
-        assert mx.array_equal(run(model.model, *CALLS[1]), expected[CALLS[1]])
+    with streaming_core.load(tiny, wanted, cache_dir=shared_cache, oracle=oracle) as model:
+        for token in range(12):
+            mx.eval(model.model(mx.array([[token]])))
+            assert len([guess for guess in made[0].guesses if not guess.ended]) <= depth
+    assert made[0].most_under_way <= depth
+    assert made[0].most_under_way == depth or depth == 40
 
 
+@pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("backend", ["stage", "slots"])
-def test_guesses_that_are_all_wrong_or_all_right_change_nothing(
-    tiny: Path, shared_cache: Path, expected: dict[Any, mx.array], backend: str
+@pytest.mark.parametrize("layout", BOTH)
+def test_what_is_on_its_way_as_a_guess_is_awaited_not_read_again(
+    tiny: Path, shared_cache: Path, right: Routes, put_in: PutIn, backend: str, reader: str, layout: str
 ) -> None:
-    call = CALLS[0]
-    wrong = [{layer: [12, 13, 14, 15] for layer in range(4)} for _ in range(50)]
-    wanted = settings(residency__slots=8, predict__kind="oracle", prefetch__backend=backend)
-    with streaming_core.load(tiny, wanted, cache_dir=shared_cache, oracle=wrong) as model:
-        assert mx.array_equal(run(model.model, *call), expected[call])
+    made = put_in(Manners(polls=FOR_EVER))  # under way until somebody waits
+    wanted = settings(
+        residency__slots=10, predict__kind="oracle", prefetch__backend=backend, reading__reader=reader,
+        store__layout=layout,
+    )  # fmt: skip
+    awaited = 0
+    with streaming_core.load(tiny, wanted, cache_dir=shared_cache, oracle=right) as model:
+        (unruly,) = made
+        reads_of_one = len(model._engine.store.reads(0, 0, model._engine.layers[0].bank.destinations([0])[0]))
+        tokens = mx.array([[5]])
+        for _ in range(5):
+            unruly.log.clear()
+            mx.eval(model.model(tokens))
+            counts = Counter(label for _, label in unruly.log)
+            guessed = {label for urgency, label in unruly.log if urgency is Urgency.GUESS}
+            assert set(counts.values()) <= {reads_of_one}
+            awaited += len(guessed)
+    assert awaited > 0
 
 
-def test_a_failing_read_of_a_guess_is_not_an_error_until_the_router_asks(
-    tiny: Path, shared_cache: Path, expected: dict[Any, mx.array], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("backend", ["none", "stage", "slots"])
+def test_a_demand_read_that_fails_is_reported_and_the_next_call_is_right(
+    tiny: Path, shared_cache: Path, expected: dict[Call, mx.array], put_in: PutIn, backend: str, reader: str
 ) -> None:
-    rng = random.Random(1)
-
-    class Broken:
-        def fill(self, offset: int, views: Sequence[memoryview], bounce: Any, label: str) -> None:
-            raise ReadError(f"{label}: broken on purpose")
-
-    for backend in ("stage", "slots"):
-        wanted = settings(residency__slots=8, predict__kind="gate", prefetch__backend=backend)
-        with streaming_core.load(tiny, wanted, cache_dir=shared_cache) as model:
-            submit = model._engine.reader.submit
-
-            def half_of_the_guesses_fail(reads: Any, urgency: Any = Urgency.DEMAND, submit: Any = submit) -> Any:
-                if urgency is Urgency.GUESS and rng.random() < 0.5:
-                    reads = [replace(read, file=Broken()) for read in reads]
-                return submit(reads, urgency)
-
-            monkeypatch.setattr(model._engine.reader, "submit", half_of_the_guesses_fail)
-            assert mx.array_equal(run(model.model, *CALLS[0]), expected[CALLS[0]])
-            assert model.stats().guessed > 0
+    made = put_in(Manners(polls=3, failing=0.3))
+    wanted = settings(
+        residency__slots=9, predict__kind="gate", prefetch__backend=backend, reading__reader=reader, predict__mult=3.0
+    )
+    with streaming_core.load(tiny, wanted, cache_dir=shared_cache) as model:
+        for call in CALLS:
+            made[0].demands_fail = True
+            with pytest.raises(ReadError, match=r"^expert \d+ of layer \d: broken on purpose$"):
+                run(model.model, *call)
+            made[0].demands_fail = False
+            assert mx.array_equal(run(model.model, *call), expected[call]), call
 
 
 def test_syncs_per_pass_are_the_streamed_layers_for_guesses_made_ahead(tiny: Path, shared_cache: Path) -> None:
@@ -135,15 +208,16 @@ def test_syncs_per_pass_are_the_streamed_layers_for_guesses_made_ahead(tiny: Pat
             assert model.stats().syncs == 10 * (4 + extra)
 
 
-def test_what_cannot_be_combined_is_refused_by_name(tiny: Path, shared_cache: Path) -> None:
-    cases = [
-        (
-            {"prefetch__backend": "advise", "predict__kind": "gate", "reading__page_cache": "bypass"},
-            "page_cache bypass",
-        ),
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"prefetch__backend": "advise", "predict__kind": "gate", "reading__page_cache": "bypass"}, "bypass"),
         ({"prefetch__ahead": 0, "predict__kind": "frequency", "prefetch__backend": "slots"}, "ahead 0 needs"),
         ({"predict__kind": "oracle", "prefetch__backend": "slots"}, "oracle"),
-    ]
-    for values, text in cases:
-        with pytest.raises(streaming_core.AutotuneError, match=text):
-            streaming_core.load(tiny, settings(residency__slots=8, **values), cache_dir=shared_cache)
+    ],
+)
+def test_what_cannot_be_combined_is_refused_by_name(
+    tiny: Path, shared_cache: Path, values: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(streaming_core.AutotuneError, match=text):
+        streaming_core.load(tiny, settings(residency__slots=8, **values), cache_dir=shared_cache)

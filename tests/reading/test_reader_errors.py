@@ -19,6 +19,7 @@ from reader_cases import (
     open_descriptors,
     system_threads,
     views,
+    wait_until_done,
 )
 
 from streaming_core.errors import ReadError
@@ -128,6 +129,33 @@ def test_closing_ends_what_was_not_begun(tmp_path: Path, machine: Machine, make:
         reader.cancel(ticket)
     with pytest.raises(ReadError, match=r"^the reader is closed; load the model again$"):
         reader.submit([])
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_after_a_reset_nothing_is_under_way_and_the_reader_works(
+    tmp_path: Path, machine: Machine, make: Make, threads: int
+) -> None:
+    before = system_threads()
+    reader = make(threads)
+    occupied = Occupied(tmp_path, machine, reader)
+    guesses = [Read(occupied.file, 0, views(10), f"guess {n}") for n in range(64)]
+    tickets = [reader.submit([guess], Urgency.GUESS) for guess in guesses]
+    reader.reset()
+    assert all(ticket.done for ticket in (occupied.ticket, *tickets))
+    with pytest.raises(ReadError, match=r"^heavy: the reader was closed"):
+        reader.wait(occupied.ticket)
+    reader.cancel(tickets[0])
+    reads = [Read(occupied.file, 0, views(10), "again") for _ in range(20)]
+    wait_until_done(*(reader.submit([read], Urgency.GUESS) for read in reads))
+    reader.wait(reader.submit(reads))
+    reader.close()
+    reader.reset()
+    with pytest.raises(ReadError, match="closed"):
+        reader.submit([])
+    deadline = time.monotonic() + 2
+    while system_threads() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert system_threads() <= before
 
 
 def test_no_thread_and_no_file_is_left_behind(data: Path, machine: Machine, make: Make) -> None:

@@ -57,13 +57,30 @@ def test_demand_reads_overtake_guesses_and_each_kind_keeps_its_order(
     reader.wait(occupied.ticket)
 
 
-def test_whoever_waits_never_carries_out_a_guess(file: RecordFile, make: Make) -> None:
-    reader = make(1)
+def test_whoever_waits_never_carries_out_a_guess(
+    file: RecordFile, tmp_path: Path, machine: Machine, make: Make
+) -> None:
+    reader = make(2)
+    occupied = Occupied(tmp_path, machine, reader)  # the other thread
     guess = Read(file, 0, views(100), "guess")
     guessed = reader.submit([guess], Urgency.GUESS)
     reader.wait(reader.submit([Read(file, 0, views(100), "demand")]))
-    assert not guessed.done
+    assert not occupied.ticket.done and not guessed.done
     assert not any(guess.views[0])
+    reader.cancel(occupied.ticket)
+
+
+@pytest.mark.parametrize("demanded", [0, 1, 30])
+def test_one_thread_serves_guesses_too_after_the_demand_reads(
+    file: RecordFile, data: Path, make: Make, demanded: int
+) -> None:
+    reader, content = make(1), data.read_bytes()
+    demands = [Read(file, n, views(1000), f"demand {n}") for n in range(demanded)]
+    guesses = [Read(file, n, views(2000), f"guess {n}") for n in range(50)]
+    tickets = [reader.submit([read]) for read in demands]
+    tickets += [reader.submit([read], Urgency.GUESS) for read in guesses]
+    wait_until_done(*tickets)  # nobody helps
+    assert all(filled(read, content) for read in demands + guesses)
 
 
 def test_a_guess_that_is_waited_for_becomes_a_demand(tmp_path: Path, machine: Machine, make: Make) -> None:

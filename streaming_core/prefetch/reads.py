@@ -1,0 +1,65 @@
+"""Reads of guesses on their way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from streaming_core.errors import ReadError
+from streaming_core.reading import Read, Reader, Ticket, Urgency
+from streaming_core.residency.bank import Bank
+from streaming_core.residency.table import SlotTable
+
+__all__ = ["GuessReads", "PrefetchLayer"]
+
+
+class PrefetchLayer(Protocol):
+    """What a backend needs of a streamed layer."""
+
+    number: int
+    table: SlotTable
+    bank: Bank
+
+    def reads(self, expert: int, views: Sequence[memoryview]) -> list[Read]: ...
+
+    def place(self, expert: int, slot: int) -> None:
+        """Notes the slot in the layer's table; nothing unfinished reads that slot any more when it returns."""
+
+
+class GuessReads:
+    """At most `depth` guesses are being read at once, over all layers, so that few are in front of a demand read."""
+
+    def __init__(self, reader: Reader, depth: int) -> None:
+        self._reader = reader
+        self._depth = depth
+        self._begun: list[Ticket] = []  # not all of them done
+
+    @property
+    def room(self) -> int:
+        """How many may begin now."""
+        self._begun = [ticket for ticket in self._begun if not ticket.done]
+        return max(0, self._depth - len(self._begun))
+
+    def begin(self, layer: PrefetchLayer, expert: int, views: Sequence[memoryview]) -> Ticket | None:
+        """None: it could not begin.  The router may never ask for it; if it does, the demand read says why."""
+        try:
+            ticket = self._reader.submit(layer.reads(expert, views), Urgency.GUESS)
+        except ReadError:
+            return None
+        self._begun.append(ticket)
+        return ticket
+
+    def came(self, ticket: Ticket) -> bool:
+        """Waits for a guess that is wanted after all.  False, as above, if it did not come."""
+        try:
+            self._reader.wait(ticket)
+        except ReadError:
+            return False
+        return not ticket.cancelled
+
+    def cancel(self, ticket: Ticket) -> None:
+        self._reader.cancel(ticket)
+
+    def forget(self) -> None:
+        """None is under way any more."""
+        self._begun = []

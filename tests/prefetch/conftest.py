@@ -1,0 +1,3 @@
+from prefetch_cases import put_in
+
+__all__ = ["put_in"]
