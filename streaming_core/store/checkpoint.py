@@ -109,7 +109,7 @@ class CheckpointStore:
     def reads(self, layer: int, expert: int, views: Sequence[memoryview]) -> list[Read]:
         label = f"expert {expert} of layer {layer}"
         return [
-            Read(self._files[place.path], place.offset + expert * len(view), [view], label)
+            Read(self._files[place.path], place.offset + expert * len(view), [view], label, layer)
             for place, view in zip(self._places[layer], views, strict=True)
         ]
 
