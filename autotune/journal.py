@@ -36,9 +36,15 @@ class Purpose(Enum):
     """Why a trial was run."""
 
     DEFAULT = "default"  # the default again: noise, drift
+    RANK = "rank"  # guesses for every layer: which layers gain most from them
     SEARCH = "search"
     RACE = "race"  # finalists and default in shuffled rounds
     PAIR = "pair"  # winner and default, alternating
+
+    @property
+    def explores(self) -> bool:
+        """Whether it says something about a new point; races repeat what is known."""
+        return self in (Purpose.DEFAULT, Purpose.RANK, Purpose.SEARCH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

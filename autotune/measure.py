@@ -175,7 +175,10 @@ def _counters(stats: Stats | None, tokens: int, physical_bytes: int | None) -> C
         physical_bytes=physical_bytes,
         wait_s=stats.wait_s,
         syncs=stats.syncs,
-        layers=tuple(LayerCost(layer=n.layer, misses=n.misses, wait_s=n.wait_s) for n in stats.layers),
+        layers=tuple(
+            LayerCost(layer=n.layer, misses=n.misses, wait_s=n.wait_s, guessed=n.guessed, guesses_used=n.guesses_used)
+            for n in stats.layers
+        ),
     )
 
 
@@ -186,7 +189,11 @@ def _sum(parts: Sequence[Counters]) -> Counters:
     for cost in (cost for part in parts for cost in part.layers):
         old = layers.get(cost.layer, LayerCost(layer=cost.layer, misses=0, wait_s=0.0))
         layers[cost.layer] = LayerCost(
-            layer=cost.layer, misses=old.misses + cost.misses, wait_s=old.wait_s + cost.wait_s
+            layer=cost.layer,
+            misses=old.misses + cost.misses,
+            wait_s=old.wait_s + cost.wait_s,
+            guessed=old.guessed + cost.guessed,
+            guesses_used=old.guesses_used + cost.guesses_used,
         )
     return Counters(
         tokens=sum(part.tokens for part in parts),

@@ -93,7 +93,12 @@ def build_parser(default_cache: Path, version: Callable[[], str]) -> argparse.Ar
     command("generate", "answer a prompt", 'mlx-autotune generate --model demo --prompt "Why is it blue?"', _generate)
     command("show", "explain the profile in use", "mlx-autotune show --model demo", _nothing)
     command("pack", "copy the experts into files of their own", "mlx-autotune pack --model demo --verify", _pack)
-    command("trace", "show what was asked for and guessed", "mlx-autotune trace --model demo --save routes.gz", _trace)
+    command(
+        "trace",
+        "show where a token's time goes, what was asked for and guessed",
+        "mlx-autotune trace --model demo --save routes.gz",
+        _trace,
+    )
     command("probe", "measure memory and disk", "mlx-autotune probe --model demo", _probe)
     return parser
 
@@ -194,6 +199,9 @@ def _trace(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokens", type=int, default=60, metavar="N", help="decoded of each (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the texts (%(default)s)")
     parser.add_argument("--save", type=Path, metavar="FILE", help="keep what was asked for, compressed")
+    parser.add_argument(
+        "--guess-only", action="store_true", help="guess, fetch nothing, and show what guessing adds to a token"
+    )
     parser.add_argument("--oracle", type=Path, metavar="FILE", help="a saved trace for predict.kind=oracle to replay")
 
 

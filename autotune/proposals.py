@@ -17,7 +17,7 @@ from optuna.trial import TrialState, create_trial
 from sqlalchemy import event
 
 from autotune.errors import StudyInvalid
-from autotune.journal import Purpose, Record
+from autotune.journal import Record
 from autotune.judge import Judge, Judgement
 from autotune.knobs import Params
 from autotune.space import Space
@@ -113,7 +113,7 @@ class Proposals:
             elif trial.state is TrialState.COMPLETE:
                 known.add(trial.user_attrs.get(_RECORD))
         for position, record in enumerate(records):
-            if record.purpose in (Purpose.DEFAULT, Purpose.SEARCH) and position not in known:
+            if record.purpose.explores and position not in known:
                 self.add(self._space.canonical(record.params), judge.judge(record.outcome), position)
 
 

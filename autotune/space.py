@@ -16,17 +16,27 @@ from typing import Any
 import optuna
 from optuna.distributions import BaseDistribution
 
+from autotune.facts import (
+    BACKEND,
+    GUESSED,
+    POLICY,
+    RESIDENT,
+    SLOTS,
+    SpaceFacts,
+    guessed_share,
+    largest_slots,
+    most_resident,
+    resident_count,
+    slots_share,
+)
 from autotune.knobs import Condition, Knob, Param, Params, Value
 from streaming_core.layer_set import LayerSet
 from streaming_core.settings import Settings
 
-__all__ = ["Objective", "Space", "SpaceFacts", "build_space"]
+__all__ = ["RESIDENT", "SLOTS", "Objective", "Space", "SpaceFacts", "build_space"]
 
-RESIDENT = "residency.resident_layers"
-SLOTS = "residency.slots"
-POLICY = "residency.policy"
-BACKEND = "prefetch.backend"
 _SHARES = (0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0)
+_GUESSED_SHARES = (0.25, 0.5, 0.75, 1.0)
 _FRACTIONS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0)
 
 
@@ -36,24 +46,6 @@ class Objective(Enum):
     DECODE = "decode"  # tokens after the first
     PREFILL = "prefill"  # the time to the first token
     BALANCED = "balanced"  # the geometric mean of both
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpaceFacts:
-    """What the space needs to know about model and machine."""
-
-    layers: tuple[int, ...]  # decoder-layer numbers of the MoE layers
-    ranking: tuple[int, ...]  # the same layers, the one that gains most from being resident first
-    experts: int  # per layer
-    top_k: int
-    backend: str  # cpu, metal or cuda
-    readers: tuple[str, ...] = ("threads",)  # those that this installation has
-    fits: Callable[[Settings], bool]  # whether the memory plan of these settings is within the budget
-
-    @property
-    def fewest_slots(self) -> int:
-        """What one token needs."""
-        return min(self.top_k, self.experts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +68,18 @@ class Space:
             lambda knob: knob.clamp(params[knob.name]) if knob.name in params else knob.param(default[knob.name])
         )
 
+    def guessing_everywhere(self) -> Params | None:
+        """The default with guesses for every layer; None if guesses or their layers are not searched."""
+        backend = next((knob for knob in self.knobs if knob.name == BACKEND), None)
+        layers = next((knob for knob in self.knobs if knob.name == GUESSED), None)
+        if layers is None:
+            return None
+        wanted: dict[str, Param] = {**self.to_params(self.base), GUESSED: layers.param(1.0)}
+        if backend is not None and wanted.get(BACKEND) == "none":
+            wanted[BACKEND] = str(backend.options[1])
+        params = self.canonical(wanted)
+        return params if GUESSED in params else None
+
     def to_params(self, settings: Settings) -> Params:
         """The nearest proposal to any settings, from another machine's profile for example."""
         values = self._plain_values(settings)
@@ -89,11 +93,14 @@ class Space:
         values = {knob.name: knob.value(params[knob.name]) for knob in self.knobs if knob.name in params}
         share = values.pop(SLOTS, None)
         count = values.pop(RESIDENT, None)
+        guessed = values.pop(GUESSED, None)
         as_many_as_fit = share is None or (share == 1.0 and self.base.residency.slots == "auto")
         changed: dict[str, Any] = dict(values)
         if count is not None and not (as_many_as_fit and count == resident_count(self.base, self.facts)):
             changed[RESIDENT] = self._layer_text(int(count))
         settings = self.base.with_values(changed)
+        if guessed is not None and guessed != guessed_share(self.base, self.facts):
+            settings = settings.with_values({GUESSED: self._guessed_text(float(guessed), settings)})
         if share is None or as_many_as_fit:
             return settings
         slots = round(float(share) * self.largest_slots(settings))
@@ -130,7 +137,7 @@ class Space:
         """The most slots a layer can have beside everything else in `settings`."""
         known = settings.with_values({SLOTS: 1})
         if known not in self._largest:
-            self._largest[known] = _largest_slots(known, self.facts)
+            self._largest[known] = largest_slots(known, self.facts)
         return self._largest[known]
 
     def _walk(self, choose: Callable[[Knob], Param]) -> dict[str, Param]:
@@ -155,8 +162,10 @@ class Space:
         count = resident_count(settings, self.facts)
         if RESIDENT in values:
             values[RESIDENT] = count
+        if GUESSED in values:
+            values[GUESSED] = guessed_share(settings, self.facts)
         if SLOTS in values:
-            values[SLOTS] = _slots_share(settings, self.largest_slots(settings.with_values({RESIDENT: count})))
+            values[SLOTS] = slots_share(settings, self.largest_slots(settings.with_values({RESIDENT: count})))
         return values
 
     def _layer_text(self, count: int) -> str:
@@ -164,45 +173,16 @@ class Space:
             return "all"
         return str(LayerSet.of(self.facts.ranking[:count]))
 
-
-def resident_count(settings: Settings, facts: SpaceFacts) -> int:
-    """How many MoE layers these settings keep resident."""
-    wanted = settings.residency.resident_layers
-    if isinstance(wanted, int):
-        return min(wanted, len(facts.layers))
-    if wanted == "auto":
-        return len(facts.layers) if facts.fits(settings.with_values({RESIDENT: "all"})) else 0
-    resident = LayerSet.parse(wanted)
-    return sum(layer in resident for layer in facts.layers)
-
-
-def _slots_share(settings: Settings, largest: int) -> float:
-    slots = settings.residency.slots
-    return 1.0 if isinstance(slots, str) else min(1.0, round(slots / largest, 4))
-
-
-def _largest_slots(settings: Settings, facts: SpaceFacts) -> int:
-    low, high = facts.fewest_slots, facts.experts
-    while low < high:
-        middle = (low + high + 1) // 2
-        if facts.fits(settings.with_values({SLOTS: middle})):
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def _most_resident(base: Settings, facts: SpaceFacts, fixed: frozenset[str]) -> int:
-    """The most layers that can be resident while the others still have the slots one token needs."""
-    slots = base.residency.slots if SLOTS in fixed else facts.fewest_slots
-    low, high = 0, len(facts.layers)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if facts.fits(base.with_values({RESIDENT: middle, SLOTS: slots})):
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    def _guessed_text(self, share: float, settings: Settings) -> str:
+        """The best layers to guess for, among those that `settings` stream."""
+        if share >= 1.0:
+            return "all"
+        facts = self.facts
+        named = settings.residency.resident_layers
+        counted = LayerSet.of(facts.layers[: resident_count(settings, facts)])
+        resident = LayerSet.parse(named) if isinstance(named, str) and named != "auto" else counted
+        streamed = [layer for layer in facts.guess_ranking or facts.ranking if layer not in resident]
+        return str(LayerSet.of(streamed[: max(1, round(share * len(streamed)))]))
 
 
 def build_space(base: Settings, facts: SpaceFacts, objective: Objective, fixed: frozenset[str] = frozenset()) -> Space:
@@ -213,12 +193,12 @@ def build_space(base: Settings, facts: SpaceFacts, objective: Objective, fixed: 
 
 def _knobs(base: Settings, facts: SpaceFacts, objective: Objective, fixed: frozenset[str]) -> list[Knob]:
     layers = len(facts.layers)
-    most = _most_resident(base, facts, fixed)
+    most = most_resident(base, facts, fixed)
     default_count = resident_count(base, facts)
     counts = {round(share * layers) for share in _SHARES} | {most, default_count}
     offered = tuple(sorted(count for count in counts if count <= most))
     some_streamed = Condition(RESIDENT, tuple(count for count in offered if count < layers))
-    default_share = _slots_share(base, _largest_slots(base.with_values({RESIDENT: default_count}), facts))
+    default_share = slots_share(base, largest_slots(base.with_values({RESIDENT: default_count}), facts))
     knobs = [
         Knob(name=RESIDENT, options=offered, ordinal=True),
         Knob(name=SLOTS, options=_with(_FRACTIONS, default_share), ordinal=True, when=some_streamed),
@@ -239,7 +219,7 @@ def _knobs(base: Settings, facts: SpaceFacts, objective: Objective, fixed: froze
         Knob(name="reading.reader", options=facts.readers, ordinal=False, when=some_streamed),
         Knob(name="store.layout", options=("packed", "checkpoint"), ordinal=False, when=some_streamed),
     ]
-    knobs += _guess_knobs(base, some_streamed, facts)
+    knobs += _guess_knobs(base, some_streamed, facts, fixed)
     # The chunk changes nothing after the first token, and a knob that does nothing costs trials: decode leaves it out.
     if objective is not Objective.DECODE:
         numbers = (64, 128, 256, 512, 1024, 2048)
@@ -253,14 +233,14 @@ def _knobs(base: Settings, facts: SpaceFacts, objective: Objective, fixed: froze
     return knobs
 
 
-def _guess_knobs(base: Settings, some_streamed: Condition, facts: SpaceFacts) -> list[Knob]:
+def _guess_knobs(base: Settings, some_streamed: Condition, facts: SpaceFacts, fixed: frozenset[str]) -> list[Knob]:
     """What is done with guesses, then where they come from; without a backend no guess is made."""
     # Slots need memory that host and device share; hints are dead past the page cache, which is a knob of its own.
     backends = ("none", "stage") if facts.backend == "cuda" else ("none", "stage", "slots")
     acted_on = Condition(BACKEND, backends[1:])
     by_router = Condition("predict.kind", ("gate", "gate_input"))
     k = facts.top_k
-    return [
+    knobs = [
         Knob(name=BACKEND, options=backends, ordinal=False, when=some_streamed),
         Knob(name="predict.kind", options=("gate", "gate_input", "frequency"), ordinal=False, when=acted_on),
         Knob(
@@ -283,6 +263,11 @@ def _guess_knobs(base: Settings, some_streamed: Condition, facts: SpaceFacts) ->
             when=acted_on,
         ),
     ]
+    off = {BACKEND, "predict.kind"} & fixed
+    if all(base.get(name) != "none" for name in off):
+        shares = _with(_GUESSED_SHARES, guessed_share(base, facts))
+        knobs.append(Knob(name=GUESSED, options=shares, ordinal=True, when=acted_on))
+    return knobs
 
 
 def _with(options: tuple[int | float, ...], value: int | float) -> tuple[int | float, ...]:

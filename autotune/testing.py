@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from autotune.runner import ignore
@@ -39,6 +39,8 @@ class FakeRunner:
     first_token_s: Callable[[Settings], float] = lambda settings: 0.5
     tokens_hash: Callable[[Settings], str] = lambda settings: "same"
     needed_bytes: Callable[[Settings], int] = lambda settings: 100 << 20
+    guess_recall: Callable[[int], float] = lambda layer: 0.5  # of the guesses for a layer, how many are used
+    layers: Sequence[int] = range(4)
     now: float = 0.0
     specs: list[TrialSpec] = field(default_factory=list)
     closed: bool = False
@@ -77,7 +79,17 @@ class FakeRunner:
                 log -= self._rng.expovariate(1 / 0.3)
             samples.append(speed * math.exp(log))
         tokens = spec.workload.decode_tokens * len(samples)
-        layers = tuple(LayerCost(layer=n, misses=tokens, wait_s=(n % 5) / speed) for n in range(4))
+        guessed = 0 if settings.prefetch.backend == "none" else tokens
+        layers = tuple(
+            LayerCost(
+                layer=n,
+                misses=tokens,
+                wait_s=(n % 5) / speed,
+                guessed=guessed,
+                guesses_used=round(guessed * self.guess_recall(n)),
+            )
+            for n in self.layers
+        )
         return Measured(
             samples=tuple(samples),
             prefill_s=(self.first_token_s(settings),) * len(samples),

@@ -111,6 +111,8 @@ class LayerCost:
     layer: int
     misses: int
     wait_s: float
+    guessed: int = 0  # reads begun on a guess
+    guesses_used: int = 0  # of them, asked for by the call they were made for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,17 +18,19 @@ from autotune.measurer import Measurer
 from autotune.probe import DiskRow
 from autotune.proposals import Proposals
 from autotune.race import RaceResult, run_race
+from autotune.ranking import by_guesses, by_wait
 from autotune.request import LEAST_RACE, RACE_SHARE, Subject, TuneRequest, first_space, race_plan
 from autotune.result import TuneResult
 from autotune.runner import Runner, ignore
 from autotune.search import SLACK, Search, SearchPlan
-from autotune.space import Space
-from autotune.trial import Measured, TrialSpec
+from autotune.space import Space, SpaceFacts
+from autotune.trial import Measured, Outcome, TrialSpec
 from autotune.verdict import Evidence, decide
 from autotune.wording import seconds_text
 
 __all__ = ["tune"]
 
+_RANKED_FROM = 16  # trials; in a shorter search one that ranks layers is not worth it
 _LEAST_TRIALS = 2 + 1 + LEAST_RACE.trials(1)  # the default twice, a candidate, a race
 
 
@@ -97,10 +99,11 @@ class _Tuning:
         self._space = space
         self._start = start
         self._resumed = bool(journal.records)
+        self._interrupted = False
         self._judge = Judge(request.objective, space.base.memory.budget)
 
     def begin(self, runner: Runner, cache_dir: Path, on_event: OnEvent, clock: Callable[[], float]) -> None:
-        """Measures the default once, unless an earlier run did; only then can layers be ranked."""
+        """Measures what layers are ranked by, unless an earlier run did: the default, and guesses for every layer."""
         spec = TrialSpec(
             model=self._subject.asked,
             settings=self._space.base.to_mapping(),
@@ -123,12 +126,47 @@ class _Tuning:
                 reason = getattr(outcome, "reason", "nothing was heard from the worker for too long")
                 raise WorkerFailed(f"the default settings do not run: {reason}")
             first = outcome
-        self._space = replace(self._space, facts=replace(self._space.facts, ranking=self._ranking(first)))
+        self._rank(replace(self._space.facts, ranking=by_wait(self._subject.facts.layers, first)))
+        try:
+            guessed = self._guesses_everywhere()
+        except KeyboardInterrupt:  # the default is known, so there is a result; nothing else is measured
+            self._interrupted = True
+        else:
+            if isinstance(guessed, Measured):
+                facts = self._space.facts
+                self._rank(replace(facts, guess_ranking=by_guesses(facts.ranking, guessed)))
+
+    def _rank(self, facts: SpaceFacts) -> None:
+        """What proposals mean depends on the rankings, so the history is made anew."""
+        self._space = replace(self._space, facts=facts)
         self._history = History(self._space)
         for record in self._journal.records:
-            if record.purpose in (Purpose.DEFAULT, Purpose.SEARCH):
+            if record.purpose.explores:
                 config = self._history.config(self._space.canonical(record.params))
                 self._history.add(config, record.outcome)
+
+    def _guesses_everywhere(self) -> Outcome | None:
+        """How the trial ended that ranks layers by what guesses gain them; None where there is none.
+
+        It comes before every trial of the search, in the journal too: a study that was begun without it stays so, or
+        its proposals would change their meaning.
+        """
+        params = self._space.guessing_everywhere()
+        if params is None:
+            return None
+        config = self._history.config(params)
+        if config is self._history.default:
+            return next(iter(config.measured), None)
+        records = self._journal.records
+        known = next((each.outcome for each in records if each.purpose is Purpose.RANK), None)
+        if known is not None or any(each.purpose is Purpose.SEARCH for each in records):
+            return known
+        trials = math.inf if self._request.trials is None else self._request.trials
+        if min(trials, self._left_s() / max(self._measurer.trial_s, 1e-9)) < _RANKED_FROM:
+            return None
+        outcome = self._measurer.measure(config, Purpose.RANK)
+        self._history.add(config, outcome)
+        return outcome
 
     def run(self, disk: Sequence[DiskRow], on_event: OnEvent) -> TuneResult:
         race = RaceResult()
@@ -138,6 +176,8 @@ class _Tuning:
             plan = race_plan(self._request, self._measurer.trial_s, self._left_s())
             self._measurer.planned = self._request.trials + plan.trials(plan.finalists)
         try:
+            if self._interrupted:
+                raise KeyboardInterrupt
             search.measure_default(again=self._resumed)
             on_event(PhaseStarted("search", f"{len(self._space.knobs)} settings, {self._space.size} combinations"))
             ended = search.run(self._proposals(), [self._space.to_params(each) for each in self._request.priors])
@@ -211,11 +251,6 @@ class _Tuning:
             f"the time was too short to {what} anything: about {seconds_text(trial_s)} a trial, "
             f"at least {math.ceil(needed_s)} s needed; what was measured is kept, a rerun carries on"
         )
-
-    def _ranking(self, default: Measured) -> tuple[int, ...]:
-        """Layers that were waited for longest first; those that were resident anyway, last."""
-        waits = {cost.layer: cost.wait_s for cost in default.counters.layers}
-        return tuple(sorted(self._subject.facts.layers, key=lambda layer: (-waits.get(layer, 0.0), layer)))
 
     def _search_facts(self, ended: str) -> dict[str, Any]:
         return {

@@ -19,14 +19,8 @@ from mlx_lm import stream_generate
 from mlx_lm.utils import load
 
 from streaming_core.testing import make_checkpoint, parse_size, prompts
+from streaming_core.testing.published import LRU_128, LRU_256, NEXT_LAYER, SAME_LAYER
 from streaming_core.testing.routing import LayerRouting, expert_shares, lru_hit_rate, recall, record_routing
-
-# Qwen3-Next, top-10 of 512: width -> recall
-SAME_LAYER = ((21.6, 0.897), (40.6, 0.984), (75.8, 0.994))
-NEXT_LAYER = ((8, 0.403), (12, 0.571), (16, 0.700), (20, 0.790), (24, 0.850), (32, 0.918), (48, 0.968), (64, 0.983))
-# Qwen3-30B-A3B, top-8 of 128, and Qwen3.5-35B, top-8 of 256: slots -> miss rate
-LRU_128 = ((12, 0.538), (20, 0.419), (28, 0.329), (36, 0.257), (44, 0.181), (53, 0.121))
-LRU_256 = ((16, 0.405), (64, 0.192), (128, 0.173))
 
 Sequences = list[list[LayerRouting]]  # by prompt, by layer
 
@@ -69,17 +63,17 @@ def _tables(experts: int, top_k: int, written: Sequences, own: Sequences) -> Non
 
     _heading("recall, same layer's un-normed input (Qwen3-Next, top-10 of 512)", "width / k")
     for width, published in SAME_LAYER:
-        rates = [over_layers(_same_recall(top_k * width / 10), d) for d in (written, own)]
-        _row(width / 10, published, *rates)
+        rates = [over_layers(_same_recall(top_k * width), d) for d in (written, own)]
+        _row(width, published, *rates)
     _heading("recall, next layer's gate on this layer's MoE input (the same model)", "width / k")
     for width, published in NEXT_LAYER:
-        rates = [over_layers(_next_recall(top_k * width / 10), d) for d in (written, own)]
-        _row(width / 10, published, *rates)
-    for name, of, curve in (("Qwen3-30B-A3B, top-8 of 128", 128, LRU_128), ("Qwen3.5-35B, top-8 of 256", 256, LRU_256)):
+        rates = [over_layers(_next_recall(top_k * width), d) for d in (written, own)]
+        _row(width, published, *rates)
+    for name, curve in (("Qwen3-30B-A3B, top-8 of 128", LRU_128), ("Qwen3.5-35B, top-8 of 256", LRU_256)):
         _heading(f"LRU misses ({name})", "slots / E")
-        for slots, published in curve:
-            ours = round(slots / of * experts)
-            _row(slots / of, published, *(_miss_rate(data, ours) for data in (written, own)))
+        for share, published in curve:
+            ours = round(share * experts)
+            _row(share, published, *(_miss_rate(data, ours) for data in (written, own)))
     _heading("share of all choices that go to the busiest experts", "of E")
     for part in (0.1, 0.25, 0.5):
         busiest = max(1, round(part * experts))

@@ -15,7 +15,7 @@ from streaming_core.hardware import Machine
 from streaming_core.models.outline import OpenModel
 from streaming_core.models.switches import Switch, put_module
 from streaming_core.progress import OnProgress, Progress
-from streaming_core.reading import Read, Reader, make_reader
+from streaming_core.reading import Read, Reader, WatchedReader, make_reader
 from streaming_core.residency.arena import JoinPages, arenas
 from streaming_core.residency.bank import Bank, SlotBank, StagedBank
 from streaming_core.residency.memory import MemoryPlan
@@ -81,7 +81,7 @@ def assemble(
     """Fills resident layers, makes banks for the others, puts the switches in.  The engine owns `store` then."""
     backend = machine.hardware().backend
     fewest_rows = 1 if backend == "cpu" else _GPU_ROWS
-    reader = make_reader(settings.reading)
+    reader = WatchedReader(make_reader(settings.reading))
     try:
         predictor = make_predictor(opened, plan, settings, oracle)
         prefetch = make_prefetch(opened, plan, settings, reader, machine)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator, Sequence
 from weakref import WeakValueDictionary
 
 import mlx.core as mx
 
 from streaming_core.errors import ModelClosed
-from streaming_core.predict import Guess, Predictor
+from streaming_core.predict import Guess, NoPrediction, Predictor
 from streaming_core.prefetch import Budget, PassBudget, Prefetch, PrefetchLayer
-from streaming_core.reading import Reader
+from streaming_core.reading import WatchedReader
 from streaming_core.recording import NullRecorder, Recorder
 from streaming_core.store import Store
 from streaming_core.trace import LayerCounters, LayerStats, Stats
@@ -25,7 +26,7 @@ class Engine:
     def __init__(
         self,
         store: Store,
-        reader: Reader,
+        reader: WatchedReader,
         predictor: Predictor,
         prefetch: Prefetch,
         budget: Budget,
@@ -53,6 +54,7 @@ class Engine:
         self._tokens = 0
         self._passes = 0
         self._closed = False
+        self._left_at = time.perf_counter()  # when the last streamed layer was left, or the pass began
 
     @contextlib.contextmanager
     def discarding_output(self, last_layer: int | None) -> Iterator[None]:
@@ -72,7 +74,8 @@ class Engine:
         if self._closed:
             raise ModelClosed
         self._guesses = []  # of a pass that was given up
-        self.recorder.begins_pass()
+        self._left_at = time.perf_counter()
+        self.recorder.begins_pass(tokens)
         self._tokens += tokens
         self._passes += 1
         self._pass = self._budget.begin_pass()
@@ -101,7 +104,9 @@ class Engine:
         if guess.layer > layer:
             self._guesses.append(guess)
         else:
+            started = time.perf_counter()
             mx.eval(*guess.arrays)
+            self.counters[layer].sync_s += time.perf_counter() - started
             self.counters[layer].syncs += 1
             self.act([guess])
 
@@ -133,6 +138,27 @@ class Engine:
             counters.guessed += begun
             counters.prefetch_bytes += begun * self.store.read_bytes(guess.layer)
 
+    def leaves(self, counters: LayerCounters) -> None:
+        """The call of a streamed layer is over."""
+        now = time.perf_counter()
+        counters.elapsed_s += now - self._left_at
+        self._left_at = now
+
+    # ---- being watched -------------------------------------------------------------------------------------------
+
+    def record(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.reader.on_submit = recorder.submitted
+
+    @contextlib.contextmanager
+    def without_guesses(self) -> Iterator[None]:
+        """Within it nothing is guessed: the predictor is neither asked nor told."""
+        predictor, self.predictor = self.predictor, NoPrediction()
+        try:
+            yield
+        finally:
+            self.predictor = predictor
+
     # ---- counters ------------------------------------------------------------------------------------------------
 
     def stats(self) -> Stats:
@@ -149,9 +175,8 @@ class Engine:
             wait_s=sum(c.wait_s for _, c in rows),
             syncs=sum(c.syncs for _, c in rows),
             peak_bytes=mx.get_peak_memory(),
-            layers=tuple(
-                LayerStats(n, c.hits, c.misses, c.demand_bytes, c.wait_s, c.guessed, c.guesses_used) for n, c in rows
-            ),
+            layers=tuple(_layer_stats(n, c) for n, c in rows),
+            sync_s=sum(c.sync_s for _, c in rows),
         )
 
     def reset_stats(self) -> None:
@@ -164,3 +189,18 @@ class Engine:
         self._closed = True
         self.reader.close()
         self.store.close()
+
+
+def _layer_stats(layer: int, counters: LayerCounters) -> LayerStats:
+    return LayerStats(
+        layer=layer,
+        hits=counters.hits,
+        misses=counters.misses,
+        demand_bytes=counters.demand_bytes,
+        wait_s=counters.wait_s,
+        guessed=counters.guessed,
+        guesses_used=counters.guesses_used,
+        prefetch_bytes=counters.prefetch_bytes,
+        sync_s=counters.sync_s,
+        elapsed_s=counters.elapsed_s,
+    )

@@ -63,7 +63,9 @@ class StreamedLayer:
             return mx.zeros((*indices.shape, x.shape[-1]), dtype=x.dtype)
         engine.note(engine.predictor.sees_router_input(self.number, x))
         guesses = engine.take_guesses(self.number)
+        started = time.perf_counter()
         mx.eval(indices, *(array for guess in guesses for array in guess.arrays))
+        self.counters.sync_s += time.perf_counter() - started
         self.counters.calls += 1
         self.counters.syncs += 1
         asked = np.array(indices, copy=False).reshape(-1)
@@ -84,6 +86,7 @@ class StreamedLayer:
             out = self._keep(self._experts(x, self._slot_of[indices]))
         engine.prefetch.leave(self)
         engine.torn.discard(self.number)
+        engine.leaves(self.counters)
         return out
 
     def _fetch(self, experts: Sequence[int], expected: Sequence[int], guesses: Sequence[Guess]) -> None:

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Protocol
 
 from streaming_core.errors import TraceInvalid
+from streaming_core.reading import Read, Ticket, Urgency
 
-__all__ = ["NullRecorder", "Recorder", "RouteRecorder", "read_routes", "save_routes"]
+__all__ = ["GuessRecord", "NullRecorder", "ReadTimes", "Recorder", "RouteRecorder", "read_routes", "save_routes"]
 
 Routes = list[dict[int, list[int]]]
 
@@ -29,15 +30,16 @@ _LARGEST = 1 << 30  # bytes of JSON that a trace may unpack to
 class Recorder(Protocol):
     """Told by the engine what happens."""
 
-    def begins_pass(self) -> None: ...
+    def begins_pass(self, tokens: int) -> None: ...
     def guessed(self, layer: int, ranked: Sequence[tuple[int, float]]) -> None: ...
     def asked(self, layer: int, experts: Sequence[int]) -> None: ...
+    def submitted(self, ticket: Ticket, reads: Sequence[Read], urgency: Urgency) -> None: ...
 
 
 class NullRecorder:
     """Keeps nothing."""
 
-    def begins_pass(self) -> None:
+    def begins_pass(self, tokens: int) -> None:
         return
 
     def guessed(self, layer: int, ranked: Sequence[tuple[int, float]]) -> None:
@@ -46,34 +48,82 @@ class NullRecorder:
     def asked(self, layer: int, experts: Sequence[int]) -> None:
         return
 
+    def submitted(self, ticket: Ticket, reads: Sequence[Read], urgency: Urgency) -> None:
+        return
+
 
 @dataclass(slots=True)
 class GuessRecord:
-    """How one layer's guesses did."""
+    """How one layer's guesses did, in passes of one token."""
 
     asked: int = 0  # experts asked for in passes that had a guess
     ranks: list[int] = field(default_factory=list)  # place in the guess, from 0, of each asked expert that was in it
-    windows_s: list[float] = field(default_factory=list)  # from a guess to the call it was made for
+    windows_s: list[float] = field(default_factory=list)  # from acting on a guess to the call it was made for
 
     def recall(self, width: int) -> float | None:
         """Share of the asked experts among the first `width` candidates; None if there was no guess."""
         return sum(rank < width for rank in self.ranks) / self.asked if self.asked else None
 
 
+@dataclass(slots=True)
+class ReadTimes:
+    """How long tickets took: all reads of one demand, or one guessed expert.  Cancelled ones are not counted."""
+
+    tickets: int = 0
+    queue_s: float = 0.0  # sum of the times from submission to begin
+    queue_max_s: float = 0.0
+    read_s: float = 0.0  # sum of the times from begin to end
+    read_max_s: float = 0.0
+
+    def add(self, ticket: Ticket) -> None:
+        self.tickets += 1
+        self.queue_s += ticket.queue_s
+        self.queue_max_s = max(self.queue_max_s, ticket.queue_s)
+        self.read_s += ticket.read_s
+        self.read_max_s = max(self.read_max_s, ticket.read_s)
+
+
 class RouteRecorder:
-    """Keeps every choice, and compares it with the guess that was made for it."""
+    """Keeps every choice, and in passes of one token the times of reads and how the choice compares with the guess.
+
+    A prompt's chunk asks for so many experts that neither would say anything about decoding.
+    """
 
     def __init__(self) -> None:
         self.routes: Routes = []
         self.guesses: dict[int, GuessRecord] = {}
         self._pending: dict[int, tuple[list[int], float]] = {}
+        self._decodes = False
+        self._reads: dict[tuple[int, Urgency], ReadTimes] = {}
+        self._tickets: list[tuple[int, Urgency, Ticket]] = []  # not counted yet
 
-    def begins_pass(self) -> None:
+    def begins_pass(self, tokens: int) -> None:
         self.routes.append({})
         self._pending.clear()
+        self._decodes = tokens == 1
+        self._count_tickets()
+
+    def submitted(self, ticket: Ticket, reads: Sequence[Read], urgency: Urgency) -> None:
+        if self._decodes and reads:
+            self._tickets.append((reads[0].layer, urgency, ticket))
+
+    def read_times(self, layer: int, urgency: Urgency) -> ReadTimes:
+        """Of the reads of `layer` that began as `urgency` and have ended."""
+        self._count_tickets()
+        return self._reads.get((layer, urgency), ReadTimes())
+
+    def _count_tickets(self) -> None:
+        under_way = []
+        for layer, urgency, ticket in self._tickets:
+            if not ticket.done:
+                under_way.append((layer, urgency, ticket))
+            elif not ticket.cancelled:
+                self._reads.setdefault((layer, urgency), ReadTimes()).add(ticket)
+        self._tickets = under_way
 
     def guessed(self, layer: int, ranked: Sequence[tuple[int, float]]) -> None:
-        self._pending[layer] = ([expert for expert, _ in ranked], time.perf_counter())
+        if self._decodes:
+            self._pending[layer] = ([expert for expert, _ in ranked], time.perf_counter())
 
     def asked(self, layer: int, experts: Sequence[int]) -> None:
         if self.routes:

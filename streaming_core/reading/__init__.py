@@ -5,6 +5,7 @@ from streaming_core.reading.files import RecordFile
 from streaming_core.reading.native import NativeReader, native_available, native_missing
 from streaming_core.reading.reader import NothingToRead, NullReader, Read, Reader, Ticket, Urgency
 from streaming_core.reading.threads import ThreadReader
+from streaming_core.reading.watched import WatchedReader
 
 __all__ = [
     "NativeReader",
@@ -16,6 +17,7 @@ __all__ = [
     "ThreadReader",
     "Ticket",
     "Urgency",
+    "WatchedReader",
     "check_reader",
     "make_reader",
     "native_available",

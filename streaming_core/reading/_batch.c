@@ -53,6 +53,18 @@ static PyObject *batch_cancelled(PyObject *self, void *closure)
     return PyBool_FromLong(atomic_load(&((BatchObject *)self)->batch->cancelled));
 }
 
+static PyObject *batch_submitted_ns(PyObject *self, void *closure)
+{
+    (void)closure;
+    return PyLong_FromLongLong(((BatchObject *)self)->batch->submitted_ns);
+}
+
+static PyObject *batch_began_ns(PyObject *self, void *closure)
+{
+    (void)closure;
+    return PyLong_FromLongLong(atomic_load(&((BatchObject *)self)->batch->began_ns));
+}
+
 static PyObject *batch_ended_ns(PyObject *self, void *closure)
 {
     (void)closure;
@@ -72,6 +84,8 @@ static PyObject *batch_failure(PyObject *self, void *closure)
 static PyGetSetDef batch_getset[] = {
     {"done", batch_done, NULL, "Whether every read has ended.  Takes no lock.", NULL},
     {"cancelled", batch_cancelled, NULL, "Whether a read was cancelled before it began.", NULL},
+    {"submitted_ns", batch_submitted_ns, NULL, "now_ns() when it was submitted.", NULL},
+    {"began_ns", batch_began_ns, NULL, "now_ns() when the first read began; 0 if none was begun.", NULL},
     {"ended_ns", batch_ended_ns, NULL, "now_ns() when the last read ended.", NULL},
     {"failure", batch_failure, NULL, "(index, outcome, errno) of the first read that failed, once done; else None.", NULL},
     {NULL, NULL, NULL, NULL, NULL},

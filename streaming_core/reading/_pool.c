@@ -143,6 +143,8 @@ static bool end(Read *read, Outcome outcome)
 /* Takes the lock off for as long as it lasts. */
 static void carry_out(Pool *pool, Read *read, Bounce *bounce)
 {
+    if (!atomic_load(&read->batch->began_ns))
+        atomic_store(&read->batch->began_ns, now_ns());
     pthread_mutex_unlock(&pool->lock);
     bool last = end(read, fill(&read->span, bounce, pool->largest, &pool->closing));
     pthread_mutex_lock(&pool->lock);
@@ -221,6 +223,7 @@ bool pool_submit(Pool *pool, Batch *batch, Urgency urgency)
     pthread_mutex_lock(&pool->lock);
     bool open = !atomic_load(&pool->closing);
     if (open) {
+        batch->submitted_ns = now_ns();
         for (size_t n = 0; n < batch->count; n++) {
             batch->reads[n].batch = batch;
             enqueue(pool, &batch->reads[n], urgency);

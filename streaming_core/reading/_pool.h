@@ -25,7 +25,9 @@ struct Batch {
     atomic_size_t left;        /* reads not ended: zero is the flag that can be read at any time without a lock */
     atomic_bool cancelled;     /* one of them was, before it began */
     atomic_llong first_failed; /* index of the read that failed first in time; -1: none so far */
+    atomic_llong began_ns;     /* now_ns() when the first read began; 0: none was begun */
     atomic_llong ended_ns;     /* now_ns() when the last read ended */
+    long long submitted_ns;    /* now_ns() when it was submitted */
     size_t count;
     size_t next_own; /* reads before this one were begun or cancelled */
     Read reads[];

@@ -58,6 +58,16 @@ class NativeTicket:
         """When the last read ended, on the clock of `_native.now_ns`; nobody need have looked."""
         return self.batch.ended_ns
 
+    @property
+    def queue_s(self) -> float:
+        batch = self.batch
+        return (batch.began_ns - batch.submitted_ns) / 1e9 if batch.began_ns else 0.0
+
+    @property
+    def read_s(self) -> float:
+        batch = self.batch
+        return (batch.ended_ns - batch.began_ns) / 1e9 if batch.began_ns else 0.0
+
     def wait(self) -> None:
         self.finish(help_out=False)
 

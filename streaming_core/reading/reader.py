@@ -28,6 +28,7 @@ class Read:
     offset: int
     views: Sequence[memoryview]  # format "B"
     label: str  # who wants it, for messages: "expert 5 of layer 3"
+    layer: int = -1  # whose expert it is, for statistics
 
 
 class Ticket(Protocol):
@@ -41,6 +42,16 @@ class Ticket(Protocol):
     @property
     def cancelled(self) -> bool:
         """Whether a read of it was cancelled before it began; its views hold what they held."""
+        ...
+
+    @property
+    def queue_s(self) -> float:
+        """From the submission to the begin of the first read.  Of a done ticket; 0 if no read of it was begun."""
+        ...
+
+    @property
+    def read_s(self) -> float:
+        """From the begin of the first read to the end of the last.  Of a done ticket; 0 if no read of it was begun."""
         ...
 
     def wait(self) -> None:
@@ -82,6 +93,8 @@ class NothingToRead:
 
     done = True
     cancelled = False
+    queue_s = 0.0
+    read_s = 0.0
 
     def wait(self) -> None:
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 
@@ -18,7 +19,10 @@ __all__ = ["ThreadReader"]
 class ThreadTicket:
     """The ticket of a ThreadReader.  It keeps the reads not begun; whoever takes one off carries it out."""
 
-    __slots__ = ("_all_ended", "_cancelled", "_error", "_left", "_lock", "_not_begun", "demanded")
+    __slots__ = (
+        "_all_ended", "_began_at", "_cancelled", "_ended_at", "_error", "_left", "_lock", "_not_begun", "_submitted_at",
+        "demanded",
+    )  # fmt: skip
 
     def __init__(self, reads: Sequence[Read], demanded: bool) -> None:
         self.demanded = demanded
@@ -28,6 +32,8 @@ class ThreadTicket:
         self._all_ended = threading.Event()
         self._error: ReadError | None = None
         self._cancelled = False
+        self._submitted_at = time.perf_counter()
+        self._began_at = self._ended_at = 0.0  # 0: not yet
         if not reads:
             self._all_ended.set()
 
@@ -40,6 +46,14 @@ class ThreadTicket:
         return self._cancelled
 
     @property
+    def queue_s(self) -> float:
+        return self._began_at - self._submitted_at if self._began_at else 0.0
+
+    @property
+    def read_s(self) -> float:
+        return self._ended_at - self._began_at if self._began_at else 0.0
+
+    @property
     def not_begun(self) -> int:
         return len(self._not_begun)
 
@@ -50,6 +64,11 @@ class ThreadTicket:
         except IndexError:
             return None
 
+    def begin_one(self) -> None:
+        """A read taken is carried out now.  Two threads may both be the first; either's time will do."""
+        if not self._began_at:
+            self._began_at = time.perf_counter()
+
     def finish_one(self, error: ReadError | None = None, *, cancelled: bool = False) -> None:
         """Once per read taken, from any thread.  The first error is kept."""
         with self._lock:
@@ -57,6 +76,7 @@ class ThreadTicket:
             self._cancelled = self._cancelled or cancelled
             self._left -= 1
             if self._left == 0:
+                self._ended_at = time.perf_counter()
                 self._all_ended.set()
 
     def wait(self) -> None:
@@ -158,6 +178,7 @@ class ThreadReader:
         if self._halted:
             ticket.finish_one(reader_closed(read.label))
             return
+        ticket.begin_one()
         try:
             read.file.fill(read.offset, read.views, self._bounce, read.label)
         except ReadError as err:

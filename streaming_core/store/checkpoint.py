@@ -112,7 +112,7 @@ class CheckpointStore:
             raise store_closed(layer, expert)
         label = f"expert {expert} of layer {layer}"
         return [
-            Read(self._files[place.path], place.offset + expert * len(view), [view], label)
+            Read(self._files[place.path], place.offset + expert * len(view), [view], label, layer)
             for place, view in zip(self._places[layer], views, strict=True)
         ]
 

@@ -54,7 +54,7 @@ class PackedStore:
                 # The bytes between two parts have to go somewhere; many readers may write here, nobody reads it.
                 ranges.append(self._padding[:gap])
         offset = header.data_offset + expert * header.geometry.stride
-        return [Read(self._files[layer], offset, ranges, f"expert {expert} of layer {layer}")]
+        return [Read(self._files[layer], offset, ranges, f"expert {expert} of layer {layer}", layer)]
 
     def files(self, layer: int) -> Sequence[RecordFile]:
         return [self._files[layer]]

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tuner_fakes import BUDGET_RECORDS, EXPERTS, LAYERS, TOP_K, facts, records_needed, space
 
+from autotune.facts import BACKEND, GUESSED
 from autotune.space import RESIDENT, SLOTS, Objective, build_space
 from streaming_core.settings import Settings
 
@@ -128,3 +129,43 @@ def test_the_same_proposal_gives_equal_settings() -> None:
     the_space = space()
     first, second = (the_space.settings(the_space.canonical({SLOTS: 2})) for _ in range(2))
     assert dataclasses.asdict(first) == dataclasses.asdict(second)
+
+
+GUESS_ORDER = (5, 2, 9, 12, 1, 3, 4, 6, 7, 8, 10, 11)
+
+
+def guessed_layers(share: float, **params: object) -> str:
+    the_space = space(guess_ranking=GUESS_ORDER)
+    knob = next(knob for knob in the_space.knobs if knob.name == GUESSED)
+    chosen = the_space.canonical({BACKEND: "stage", GUESSED: knob.options.index(share), **params})
+    return the_space.settings(chosen).prefetch.layers
+
+
+def test_the_layers_to_guess_for_are_the_best_share_of_the_ranking() -> None:
+    assert guessed_layers(0.25) == "2,5,9"
+    assert guessed_layers(0.5) == "1-3,5,9,12"
+    assert guessed_layers(1.0) == "all"
+
+
+def test_resident_layers_take_no_place_among_the_layers_to_guess_for() -> None:
+    the_space = space(guess_ranking=GUESS_ORDER, ranking=GUESS_ORDER)
+    params = the_space.canonical({BACKEND: "stage", RESIDENT: 1, GUESSED: 0})
+    found = the_space.settings(params)
+    assert found.residency.resident_layers == "2,5"  # an eighth of twelve layers
+    assert found.prefetch.layers == "9,12"  # a quarter of the other ten
+
+
+def test_layers_to_guess_for_are_searched_only_where_guesses_are() -> None:
+    the_space = space()
+    assert GUESSED not in the_space.canonical({BACKEND: "none", GUESSED: 1})
+    assert the_space.guessing_everywhere() is not None
+    for key in (BACKEND, "predict.kind"):
+        without = build_space(Settings(), facts(), Objective.DECODE, frozenset({key}))
+        assert GUESSED not in [knob.name for knob in without.knobs]
+        assert without.guessing_everywhere() is None
+
+
+def test_layers_named_by_the_base_stay_as_they_are_named() -> None:
+    base = Settings().with_values({"prefetch.layers": "4-6", BACKEND: "stage", "predict.kind": "gate"})
+    the_space = space(base=base)
+    assert the_space.settings(the_space.to_params(base)).prefetch.layers == "4-6"

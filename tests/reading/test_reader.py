@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,27 @@ def test_several_threads_may_use_one_reader(file: RecordFile, data: Path, make: 
     for user in users:
         user.join()
     assert not wrong
+
+
+# ---- times -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_ticket_knows_how_long_it_was_queued_and_read(file: RecordFile, make: Make) -> None:
+    reader = make(1)  # nobody begins it before it is waited for
+    clock = [time.perf_counter()]
+    ticket = reader.submit([Read(file, n, views(100), f"read {n}") for n in range(3)])
+    clock.append(time.perf_counter())
+    time.sleep(0.001)
+    clock.append(time.perf_counter())
+    reader.wait(ticket)
+    assert ticket.queue_s >= clock[2] - clock[1]
+    assert 0 < ticket.read_s <= time.perf_counter() - clock[2]
+    assert ticket.queue_s + ticket.read_s <= time.perf_counter() - clock[0]
+
+
+def test_a_ticket_that_was_never_begun_took_no_time(file: RecordFile, make: Make) -> None:
+    reader = make(1)
+    ticket = reader.submit([Read(file, 0, views(100), "read")])
+    reader.cancel(ticket)
+    empty = reader.submit([])
+    assert (ticket.queue_s, ticket.read_s, empty.queue_s, empty.read_s) == (0.0, 0.0, 0.0, 0.0)
