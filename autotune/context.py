@@ -15,9 +15,10 @@ from autotune.screen import Screen
 from streaming_core.errors import SettingsError
 from streaming_core.hardware import Machine
 from streaming_core.profile import Profile, load_profile
+from streaming_core.reading import native_missing
 from streaming_core.settings import Settings
 
-__all__ = ["Choice", "Context", "chosen_settings", "model_name", "set_values"]
+__all__ = ["Choice", "Context", "chosen_settings", "model_name", "say_reader", "say_settings", "set_values"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,18 @@ def chosen_settings(args: argparse.Namespace, machine: Machine) -> Choice:
     settings = Settings() if profile is None else profile.for_model(model_name(args))
     reason = "built-in default: no profile was wanted" if profile is None else profile.reason
     return Choice(settings.with_values(values, "--set"), reason, frozenset(values), profile)
+
+
+def say_settings(choice: Choice, screen: Screen) -> None:
+    """Where the settings come from, and what of this installation they have to do without."""
+    screen.notice(f"settings: {choice.reason}")
+    say_reader(choice.settings, screen)
+
+
+def say_reader(settings: Settings, screen: Screen) -> None:
+    missing = native_missing()
+    if settings.reading.reader == "auto" and missing is not None:
+        screen.notice(f"reads are carried out by Python's threads, the reader in C is not here: {missing}")
 
 
 def profile_for(args: argparse.Namespace, machine: Machine) -> Profile | None:

@@ -39,7 +39,7 @@ class SpaceFacts:
     experts: int  # per layer
     top_k: int
     backend: str  # cpu, metal or cuda
-    readers: tuple[str, ...] = ("threads",)  # those that this installation has
+    readers: tuple[str, ...] = ("auto",)  # values of reading.reader that differ in this installation
     fits: Callable[[Settings], bool]  # whether the memory plan of these settings is within the budget
 
     @property

@@ -13,11 +13,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+import numpy as np
 
 from autotune.trial import Counters, Measured
 from streaming_core.hardware import Machine
-from streaming_core.reading import Read, RecordFile, ThreadReader
+from streaming_core.reading import Read, RecordFile, make_reader, reader_kind
+from streaming_core.settings import ReadSettings
 from streaming_core.units import round_up
 
 __all__ = ["Ceiling", "DiskRow", "ProbePlan", "best_bandwidth", "ceiling_of", "probe_disk"]
@@ -36,6 +39,7 @@ class DiskRow:
     bytes_per_s: float
     physical_share: float | None  # of the bytes asked for that came from the device; None: not known
     read_count: int
+    reader: str = "threads"  # threads or native
 
     @property
     def state(self) -> str:
@@ -53,6 +57,7 @@ class ProbePlan:
 
     read_bytes: tuple[int, ...]
     threads: tuple[int, ...] = (1, 4, 16)
+    reader: str = "auto"  # as in reading.reader
     page_caches: tuple[str, ...] = ("bypass", "keep")
     seconds: float = 0.3  # per point
     seed: int = 0
@@ -96,10 +101,11 @@ def _measure(
     point: _Point, files: Sequence[Path], machine: Machine, plan: ProbePlan, most: int | None = None
 ) -> DiskRow:
     opened = [RecordFile(path, machine, bypass=point.page_cache == "bypass") for path in files]
-    reader = ThreadReader(point.threads)
+    settings = ReadSettings(threads=point.threads, reader=plan.reader)
+    reader = make_reader(settings)
     try:
         reads = _places(opened, point, plan.seed)[:most]
-        buffers = [memoryview(mmap.mmap(-1, point.read_bytes)) for _ in range(2 * point.threads)]
+        buffers = _buffers(2 * point.threads, point.read_bytes, machine)
         before = machine.physical_read_bytes()
         start = time.perf_counter()
         asked = count = 0
@@ -118,7 +124,17 @@ def _measure(
         for file in opened:
             file.close()
     share = None if before is None or after is None or not asked else (after - before) / asked
-    return DiskRow(point.read_bytes, point.threads, point.page_cache, asked / elapsed, share, count)
+    return DiskRow(
+        point.read_bytes, point.threads, point.page_cache, asked / elapsed, share, count, reader_kind(settings)
+    )
+
+
+def _buffers(count: int, nbytes: int, machine: Machine) -> list[memoryview]:
+    """Memory like that of the banks: in use, and on large pages where the system gives them."""
+    room = np.frombuffer(mmap.mmap(-1, count * nbytes), np.uint8)
+    room.fill(0)
+    machine.join_pages(room.ctypes.data, room.nbytes)
+    return [memoryview(cast(Any, room))[n * nbytes : (n + 1) * nbytes] for n in range(count)]
 
 
 def _places(files: Sequence[RecordFile], point: _Point, seed: int) -> list[tuple[RecordFile, int]]:

@@ -30,13 +30,13 @@ def subject_of(asked: str, outline: ModelOutline, place: Place) -> Subject:
             experts=outline.experts,
             top_k=outline.top_k,
             backend=hardware.backend,
-            readers=("threads", "native") if native_available() else ("threads",),
+            readers=("auto", "threads") if native_available() else ("auto",),
             fits=fits(outline, place),
         ),
         budget_of=budget_of,
     )
 
 
-def probe_plan(outline: ModelOutline, seconds: float = 0.3) -> ProbePlan:
-    """Reads of the size that trials make."""
-    return ProbePlan(read_bytes=(outline.record_bytes,), seconds=seconds)
+def probe_plan(outline: ModelOutline, settings: Settings) -> ProbePlan:
+    """Reads of the size that trials make, by the same reader."""
+    return ProbePlan(read_bytes=(outline.record_bytes,), reader=settings.reading.reader)

@@ -81,11 +81,12 @@ def ceiling_text(ceiling: Ceiling, of: str = "") -> str:
 
 def disk_table(rows: Sequence[DiskRow]) -> Table:
     return plain_table(
-        ["read", "threads", "cache", "GB/s", "state"],
+        ["read", "threads", "reader", "cache", "GB/s", "state"],
         [
             [
                 format_size(row.read_bytes),
                 str(row.threads),
+                row.reader,
                 row.page_cache,
                 f"{row.bytes_per_s / 1e9:.2f}",
                 row.state,

@@ -1,13 +1,15 @@
-"""Whether a run keeps its promises: memory within the budget, and prompts about as fast as reading allows.
+"""Whether a run keeps its promises: memory within the budget, prompts and misses about as fast as reading allows.
 
 python benchmarks/promises.py memory --model layers:4 --budget 1.5GiB
 python benchmarks/promises.py prefill --model layers:2 --slots 128
+python benchmarks/promises.py misses --model demo --slots 16
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 import statistics
 import subprocess
 import sys
@@ -20,6 +22,8 @@ import mlx.core as mx
 import mlx_lm
 
 import streaming_core
+from autotune.prepare import Place, store_files
+from autotune.probe import ProbePlan, probe_disk
 from streaming_core import Settings
 from streaming_core.hardware import detect
 from streaming_core.models import default_cache_dir, resolve_model
@@ -45,6 +49,12 @@ def main() -> None:
     prefill.add_argument("--prompt", type=int, default=512, help="tokens")
     prefill.add_argument("--rounds", type=int, default=3)
     prefill.set_defaults(run=prefills)
+    misses = parts.add_parser("misses", help="tokens/s against 1 / (compute + missed bytes / probed bandwidth)")
+    misses.add_argument("--model", default="demo")
+    misses.add_argument("--slots", type=int, default=16)
+    misses.add_argument("--tokens", type=int, default=60, help="tokens decoded in a round")
+    misses.add_argument("--rounds", type=int, default=7)
+    misses.set_defaults(run=misses_cost)
     args = parser.parse_args()
     print(json.dumps(args.run(args), indent=2))
 
@@ -93,6 +103,49 @@ def prefills(args: argparse.Namespace) -> dict[str, Any]:
         rounds.append({"resident_s": plain_s, "streamed_s": streamed_s, "waited_s": stats.wait_s,
                        "read": format_size(stats.demand_bytes), "ratio": streamed_s / plain_s})  # fmt: skip
     return {"rounds": rounds, "median_ratio_to_resident": statistics.median(r["ratio"] for r in rounds)}
+
+
+def misses_cost(args: argparse.Namespace) -> dict[str, Any]:
+    """Compute is that of the same model with every layer resident; everything takes turns within a round."""
+    machine = detect()
+    source = resolve_model(args.model, cache_dir=args.cache_dir)
+    streamed = {"residency.slots": args.slots, "residency.resident_layers": "none", "reading.page_cache": "bypass"}
+    wanted = {"resident": {"residency.slots": "all", "residency.resident_layers": "all"}, "streamed": streamed}
+    models = {
+        name: streaming_core.load(source.folder, Settings().with_values(values), cache_dir=args.cache_dir)
+        for name, values in wanted.items()
+    }
+    outline = models["streamed"].outline
+    files = store_files(outline, Place(machine, args.cache_dir), "packed")
+    plan = ProbePlan(read_bytes=(outline.record_bytes,), page_caches=("bypass",))
+    rounds = []
+    for number in range(args.rounds):
+        text = models["streamed"].tokenizer.encode(" ".join(prompts(40, 100, seed=number)))
+        token_s = {}
+        for name in random.Random(number).sample(sorted(models), len(models)):
+            token_s[name] = decode_s(models[name], text[:40], text[40:], args.tokens)
+        stats = models["streamed"].stats()
+        missed = stats.demand_bytes / stats.passes
+        bandwidth = max(row.bytes_per_s for row in probe_disk(files, machine, plan))
+        ceiling = 1 / (token_s["resident"] + missed / bandwidth)
+        rounds.append({
+            "tokens_per_s": 1 / token_s["streamed"], "compute_s": token_s["resident"], "missed_bytes": missed,
+            "waited_s": stats.wait_s / stats.passes, "bytes_per_s": bandwidth, "ceiling": ceiling,
+            "of_ceiling": 1 / token_s["streamed"] / ceiling,
+        })  # fmt: skip
+    for model in models.values():
+        model.close()
+    shares = sorted(r["of_ceiling"] for r in rounds)
+    return {"rounds": rounds, "median_of_ceiling": statistics.median(shares), "spread": [shares[0], shares[-1]]}
+
+
+def decode_s(model: streaming_core.StreamedModel, prompt: list[int], rest: list[int], tokens: int) -> float:
+    """Seconds of one token after eight to warm up; the model's stats are of what was timed."""
+    for count, _ in enumerate(model.stream(prompt, tokens + 8, sampler=forced(rest)), 1):
+        if count == 8:
+            model.reset_stats()
+            started = time.perf_counter()
+    return (time.perf_counter() - started) / tokens
 
 
 def first_token_s(responses: Iterator[Any]) -> float:

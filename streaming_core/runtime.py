@@ -26,7 +26,7 @@ from streaming_core.models.outline import ModelOutline, OpenModel, open_model
 from streaming_core.models.resolve import default_cache_dir, resolve_model
 from streaming_core.profile import Profile
 from streaming_core.progress import OnProgress, ignore
-from streaming_core.reading import check_reader
+from streaming_core.reading import check_reader, reader_kind
 from streaming_core.recording import Recorder
 from streaming_core.residency.memory import MemoryPlan, check_context, plan_memory
 from streaming_core.settings import Settings
@@ -295,6 +295,7 @@ def _effective(settings: Settings, memory_plan: MemoryPlan) -> Settings:
         "residency.resident_layers": str(memory_plan.resident),
         "residency.slots": memory_plan.slots if memory_plan.streamed else "all",
         "prefill.chunk": memory_plan.chunk,
+        "reading.reader": reader_kind(settings.reading),
     }
     if memory_plan.budget_bytes is not None:
         values["memory.budget"] = memory_plan.budget_bytes

@@ -90,12 +90,12 @@ class ResidencySettings:
 class ReadSettings:
     threads: int = 4  # the one that waits for a read is one of them
     page_cache: str = "keep"  # keep: the system may cache records; bypass: the bank is the only cache
-    reader: str = "threads"  # threads: Python's; native: in C, without Python's lock, where the extension was built
+    reader: str = "auto"  # threads: Python's; native: in C, without Python's lock; "auto": native where it was built
 
     def __post_init__(self) -> None:
         _whole("reading.threads", self.threads, 1, 64)
         _choice("reading.page_cache", self.page_cache, ("keep", "bypass"))
-        _choice("reading.reader", self.reader, ("threads", "native"))
+        _choice("reading.reader", self.reader, ("auto", "threads", "native"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

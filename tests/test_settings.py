@@ -29,7 +29,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "residency.half_life": st.integers(1, 1 << 20),
     "reading.threads": st.integers(1, 64),
     "reading.page_cache": st.sampled_from(["keep", "bypass"]),
-    "reading.reader": st.sampled_from(["threads", "native"]),
+    "reading.reader": st.sampled_from(["auto", "threads", "native"]),
     "store.layout": st.sampled_from(["packed", "checkpoint"]),
     "prefill.chunk": st.integers(1, 1 << 16),
     "process.max_ops_per_buffer": st.none() | st.integers(1, 10_000),

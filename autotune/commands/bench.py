@@ -13,7 +13,7 @@ from rich.text import Text
 
 from autotune.baseline import Baseline, Pair, pair_of
 from autotune.contest import FEWEST_ROUNDS, Contestant, Ratio, ratio_of, run_rounds
-from autotune.context import Choice, Context, chosen_settings, model_name, set_values
+from autotune.context import Choice, Context, chosen_settings, model_name, say_settings, set_values
 from autotune.errors import RequestInvalid, WorkerFailed
 from autotune.prepare import Place, outline_of, pack_store, plan_of, store_files
 from autotune.probe import Ceiling, ceiling_of, probe_disk
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     screen = context.screen
     choice = chosen_settings(args, place.machine)
     workload.check_room(choice.settings.memory.context)
-    screen.notice(f"settings: {choice.reason}")
+    say_settings(choice, screen)
     baseline = _baseline(choice, model, place.machine.hardware(), screen)
     outline = outline_of(model, place, screen.progress)
     pair = _pair(choice, baseline, args, outline, place, screen)
@@ -118,7 +118,7 @@ def _entered(model: str, pair: Pair, args: argparse.Namespace, spec: TrialSpec) 
 
 def _ceiling(found: _Found, settings: Settings, outline: ModelOutline, place: Place) -> Ceiling | None:
     files = store_files(outline, place, settings.store.layout)
-    rows = probe_disk(files, place.machine, probe_plan(outline))
+    rows = probe_disk(files, place.machine, probe_plan(outline, settings))
     if settings.reading.page_cache == "bypass":  # else the ceiling is that of a cache that is not used
         rows = [row for row in rows if row.page_cache == "bypass"]
     return ceiling_of(found.streamed.trials, rows, [] if found.resident is None else found.resident.trials)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from autotune.context import Context, chosen_settings, model_name
+from autotune.context import Context, chosen_settings, model_name, say_settings
 from autotune.errors import RequestInvalid
 from autotune.runner import process_environment
 from autotune.wording import seconds_text, tps_text
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     import streaming_core
 
     screen = context.screen
-    screen.notice(f"settings: {choice.reason}")
+    say_settings(choice, screen)
     loaded = streaming_core.load(model, choice.settings, cache_dir=args.cache_dir, on_progress=screen.progress)
     with loaded as streamed:
         last = None

@@ -43,7 +43,9 @@ def run(args: argparse.Namespace, context: Context) -> int:
     rows = probe_disk(
         store_files(outline, place, settings.store.layout),
         machine,
-        ProbePlan(read_bytes=(size, 4 * size), threads=(1, 4, 8, 16), seconds=args.seconds),
+        ProbePlan(
+            read_bytes=(size, 4 * size), threads=(1, 4, 8, 16), reader=settings.reading.reader, seconds=args.seconds
+        ),
         lambda done, of: screen.progress(Progress("probing the disk", done, of, "points")),
     )
     found = _Found(machine, rows)

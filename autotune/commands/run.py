@@ -12,7 +12,7 @@ from typing import Any
 
 import optuna
 
-from autotune.context import Context, chosen_settings, model_name, set_values
+from autotune.context import Context, chosen_settings, model_name, say_reader, set_values
 from autotune.errors import RequestInvalid
 from autotune.estimate import estimate
 from autotune.options import duration_s
@@ -121,6 +121,7 @@ def request_of(args: argparse.Namespace, priors: tuple[Settings, ...]) -> TuneRe
 
 def _tuned(request: TuneRequest, subject: Subject, outline: ModelOutline, place: Place, context: Context) -> TuneResult:
     screen = context.screen
+    say_reader(request.base, screen)
 
     def probe() -> Sequence[DiskRow]:
         settings = request.base
@@ -129,7 +130,7 @@ def _tuned(request: TuneRequest, subject: Subject, outline: ModelOutline, place:
         return probe_disk(
             files,
             place.machine,
-            probe_plan(outline),
+            probe_plan(outline, settings),
             lambda done, of: screen.progress(Progress("probing the disk", done, of, "points")),
         )
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from autotune.context import Context, chosen_settings, model_name
+from autotune.context import Context, chosen_settings, model_name, say_settings
 from autotune.errors import RequestInvalid
 from autotune.traced import GuessCost, TokenTime, Traced
 from streaming_core.hardware import detect
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     import streaming_core
 
     screen = context.screen
-    screen.notice(f"settings: {choice.reason}")
+    say_settings(choice, screen)
     oracle = None
     if args.oracle is not None:
         outline = streaming_core.inspect(model, cache_dir=args.cache_dir, on_progress=screen.progress)

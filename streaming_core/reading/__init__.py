@@ -1,6 +1,6 @@
 """Bytes from files into memory that is already there."""
 
-from streaming_core.reading.choose import check_reader, make_reader
+from streaming_core.reading.choose import check_reader, make_reader, reader_kind
 from streaming_core.reading.files import RecordFile
 from streaming_core.reading.native import NativeReader, native_available, native_missing
 from streaming_core.reading.reader import NothingToRead, NullReader, Read, Reader, Ticket, Urgency
@@ -22,4 +22,5 @@ __all__ = [
     "make_reader",
     "native_available",
     "native_missing",
+    "reader_kind",
 ]

@@ -231,7 +231,10 @@ bool pool_submit(Pool *pool, Batch *batch, Urgency urgency)
         /* Nobody waits for a guess.  Where no thread can be had it begins when somebody does. */
         if (urgency == GUESS && !pool->threads)
             start_threads(pool, 1);
-        for (size_t n = 0; n < batch->count && n < pool->idle; n++)
+        /* Whoever submits demand reads waits for them soon and carries one out; to wake a thread costs as much as a
+           tenth of a small read. */
+        size_t wanted = batch->count - (urgency == DEMAND && batch->count);
+        for (size_t n = 0; n < wanted && n < pool->idle; n++)
             pthread_cond_signal(&pool->work);
     }
     pthread_mutex_unlock(&pool->lock);

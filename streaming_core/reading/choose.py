@@ -8,7 +8,7 @@ from streaming_core.reading.reader import Reader
 from streaming_core.reading.threads import ThreadReader
 from streaming_core.settings import ReadSettings
 
-__all__ = ["check_reader", "make_reader"]
+__all__ = ["check_reader", "make_reader", "reader_kind"]
 
 
 def check_reader(reading: ReadSettings) -> None:
@@ -21,7 +21,14 @@ def check_reader(reading: ReadSettings) -> None:
         )
 
 
+def reader_kind(reading: ReadSettings) -> str:
+    """threads or native."""
+    if reading.reader == "auto":
+        return "threads" if native_missing() else "native"
+    return reading.reader
+
+
 def make_reader(reading: ReadSettings) -> Reader:
     """Raises SettingsError as `check_reader` does."""
     check_reader(reading)
-    return NativeReader(reading.threads) if reading.reader == "native" else ThreadReader(reading.threads)
+    return NativeReader(reading.threads) if reader_kind(reading) == "native" else ThreadReader(reading.threads)

@@ -42,11 +42,11 @@ class SlotBank:
         self.batch = slots
         self.shared = True
         self.arrays: dict[str, mx.array] = {}
-        self._bytes: list[memoryview] = []
+        self._pieces: list[tuple[memoryview, int]] = []  # a part's memory, and its bytes of one slot
         arena = arena or Arena(self.room(geometry, slots))
         for part in geometry.parts:
             memory = arena.take(part.nbytes * slots)
-            self._bytes.append(memoryview(cast(Any, memory)))
+            self._pieces.append((memoryview(cast(Any, memory)), part.nbytes))
             dtype = getattr(mx, part.dtype)
             array = (memory if dtype == mx.uint8 else memory.view(dtype)).reshape(slots, *part.shape)
             mx.eval(array)
@@ -58,8 +58,7 @@ class SlotBank:
         return sum(round_up(part.nbytes * slots, PAGE) for part in geometry.parts)
 
     def destinations(self, slots: Sequence[int]) -> list[list[memoryview]]:
-        sizes = [part.nbytes for part in self.geometry.parts]
-        return [[b[s * n : (s + 1) * n] for b, n in zip(self._bytes, sizes, strict=True)] for s in slots]
+        return [[memory[s * n : (s + 1) * n] for memory, n in self._pieces] for s in slots]
 
     def commit(self, slots: Sequence[int]) -> None:
         return

@@ -29,48 +29,59 @@ class PackedStore:
         Raises:
             StoreInvalid: a file is missing, truncated, damaged, of another checkpoint or of another geometry.
         """
-        self._headers: dict[int, LayerHeader] = {}
-        self._files: dict[int, RecordFile] = {}
-        longest = max((_padding(g) for g in layers.values()), default=0)
-        self._padding = memoryview(bytearray(longest))
+        self._layers: dict[int, _Layer] = {}
+        # The bytes between two parts have to go somewhere; many readers may write here, nobody reads it.
+        padding = memoryview(bytearray(max((max(_gaps(g)) for g in layers.values()), default=0)))
         try:
             for layer, geometry in layers.items():
                 path = layer_file(folder, layer)
-                self._headers[layer] = _checked(LayerHeader.read(path), path, fingerprint, geometry)
-                self._files[layer] = RecordFile(path, machine, bypass=bypass)
+                header = _checked(LayerHeader.read(path), path, fingerprint, geometry)
+                file = RecordFile(path, machine, bypass=bypass)
+                gaps = tuple(padding[:gap] for gap in _gaps(geometry))
+                self._layers[layer] = _Layer(file, header.data_offset, geometry.stride, geometry.read_bytes, gaps)
         except BaseException:
             self.close()
             raise
 
     def reads(self, layer: int, expert: int, views: Sequence[memoryview]) -> list[Read]:
-        if not self._files:
+        found = self._layers.get(layer)
+        if found is None:
             raise store_closed(layer, expert)
-        header = self._headers[layer]
         ranges: list[memoryview] = []
-        for view, part, following in zip(views, header.geometry.parts, (*header.geometry.parts[1:], None), strict=True):
+        for view, gap in zip(views, found.gaps, strict=True):
             ranges.append(view)
-            end = following.offset if following else header.geometry.read_bytes
-            if gap := end - part.offset - part.nbytes:
-                # The bytes between two parts have to go somewhere; many readers may write here, nobody reads it.
-                ranges.append(self._padding[:gap])
-        offset = header.data_offset + expert * header.geometry.stride
-        return [Read(self._files[layer], offset, ranges, f"expert {expert} of layer {layer}", layer)]
+            if gap:
+                ranges.append(gap)
+        offset = found.first + expert * found.stride
+        return [Read(found.file, offset, ranges, f"expert {expert} of layer {layer}", layer)]
 
     def files(self, layer: int) -> Sequence[RecordFile]:
-        return [self._files[layer]]
+        return [self._layers[layer].file]
 
     def read_bytes(self, layer: int) -> int:
-        return self._headers[layer].geometry.read_bytes
+        return self._layers[layer].read_bytes
 
     def close(self) -> None:
-        for file in self._files.values():
-            file.close()
-        self._files.clear()
+        for layer in self._layers.values():
+            layer.file.close()
+        self._layers.clear()
 
 
-def _padding(geometry: RecordGeometry) -> int:
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """What a read needs to know, worked out once: it is made while the device waits."""
+
+    file: RecordFile
+    first: int  # offset of the first record
+    stride: int
+    read_bytes: int
+    gaps: tuple[memoryview, ...]  # where the bytes after each part go
+
+
+def _gaps(geometry: RecordGeometry) -> list[int]:
+    """Bytes between each part and what follows it."""
     ends = [*(p.offset for p in geometry.parts[1:]), geometry.read_bytes]
-    return max(end - part.offset - part.nbytes for part, end in zip(geometry.parts, ends, strict=True))
+    return [end - part.offset - part.nbytes for part, end in zip(geometry.parts, ends, strict=True)]
 
 
 def _checked(header: LayerHeader, path: Path, fingerprint: str, geometry: RecordGeometry) -> LayerHeader:

@@ -80,9 +80,9 @@ def test_command_buffers_are_searched_on_gpus_and_chunks_only_when_prefill_count
 
 def test_the_native_reader_is_searched_where_there_is_one() -> None:
     assert "reading.reader" not in knob_names()
-    assert "reading.reader" in knob_names(readers=("threads", "native"))
+    assert "reading.reader" in knob_names(readers=("auto", "threads"))
     elsewhere = Settings().with_values({"reading.reader": "native"})
-    assert space().settings(space().to_params(elsewhere)).reading.reader == "threads"
+    assert space().settings(space().to_params(elsewhere)).reading.reader == "auto"
 
 
 @pytest.mark.parametrize("backend", ["stage", "slots"])

@@ -75,7 +75,8 @@ def test_closing_twice_ends_the_threads_and_restores_the_cache_limit(tiny: Path,
     limit = mx.set_cache_limit(5 << 20)
     mx.set_cache_limit(limit)
     threads = threading.active_count()
-    model = streaming_core.load(tiny, settings(residency__slots=4, reading__threads=6), cache_dir=shared_cache)
+    wanted = settings(residency__slots=4, reading__threads=6, reading__reader="threads")
+    model = streaming_core.load(tiny, wanted, cache_dir=shared_cache)
     assert threading.active_count() > threads
     model.close()
     model.close()
@@ -99,7 +100,9 @@ def test_a_read_that_fails_is_reported_and_the_expert_is_asked_for_again(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reference, _ = mlx_lm.load(str(tiny))
-    with streaming_core.load(tiny, settings(residency__slots=4), cache_dir=tmp_path) as model:
+    with streaming_core.load(
+        tiny, settings(residency__slots=4, reading__reader="threads"), cache_dir=tmp_path
+    ) as model:
         whole, failing = os.preadv, {"now": True}
 
         def sometimes(fd: int, buffers: Any, offset: int) -> int:
@@ -257,7 +260,9 @@ def test_ctrl_c_during_a_read_neither_hangs_nor_spoils_the_next_call(
         return whole(fd, buffers, offset)
 
     monkeypatch.setattr(os, "preadv", interrupted)
-    alone = settings(residency__slots=4, reading__threads=1)  # nobody else carries out what is left
+    alone = settings(
+        residency__slots=4, reading__threads=1, reading__reader="threads"
+    )  # nobody else carries out what is left
     with streaming_core.load(tiny, alone, cache_dir=tmp_path) as model:
         for length in (1, 40):  # one wave, many waves
             tokens = mx.array([list(range(length))])
