@@ -238,16 +238,23 @@ def _guess_knobs(base: Settings, some_streamed: Condition, facts: SpaceFacts, fi
     # Slots need memory that host and device share; hints are dead past the page cache, which is a knob of its own.
     backends = ("none", "stage") if facts.backend == "cuda" else ("none", "stage", "slots")
     acted_on = Condition(BACKEND, backends[1:])
-    by_router = Condition("predict.kind", ("gate", "gate_input"))
+    by_router = Condition("predict.kind", ("gate", "gate_input", "cascade"))
     k = facts.top_k
     knobs = [
         Knob(name=BACKEND, options=backends, ordinal=False, when=some_streamed),
-        Knob(name="predict.kind", options=("gate", "gate_input", "frequency"), ordinal=False, when=acted_on),
+        Knob(name="predict.kind", options=("gate_input", "cascade", "gate", "frequency"), ordinal=False, when=acted_on),
         Knob(
             name="predict.mult",
             options=_with((1.0, 1.5, 2.0, 3.0, 4.0), base.predict.mult),
             ordinal=True,
             when=acted_on,
+        ),
+        # The scores of a token's experts sum up to about one: what is unlikely depends on how many share it.
+        Knob(
+            name="predict.min_score",
+            options=_with(tuple(round(share / k, 4) for share in (0.0, 0.1, 0.2, 0.3, 0.5)), base.predict.min_score),
+            ordinal=True,
+            when=by_router,
         ),
         Knob(name="prefetch.ahead", options=(1, 2, 3), ordinal=True, when=by_router),
         Knob(
@@ -259,6 +266,12 @@ def _guess_knobs(base: Settings, some_streamed: Condition, facts: SpaceFacts, fi
         Knob(
             name="prefetch.depth",
             options=_with((2, 4, 8, 16, 32, 64), base.prefetch.depth),
+            ordinal=True,
+            when=acted_on,
+        ),
+        Knob(
+            name="reading.guess_threads",
+            options=_with((1, 2, 4), base.reading.guess_threads),
             ordinal=True,
             when=acted_on,
         ),

@@ -85,7 +85,8 @@ def assemble(
     try:
         predictor = make_predictor(opened, plan, settings, oracle)
         prefetch = make_prefetch(opened, plan, settings, reader, machine)
-        engine = Engine(store, reader, predictor, prefetch, make_budget(settings), fewest_rows)
+        budget = make_budget(settings)
+        engine = Engine(store, reader, predictor, prefetch, budget, fewest_rows, queues_work=backend != "cpu")
         slots_of = [plan.slots if s.layer in plan.streamed else s.experts for s in opened.switches]
         if backend == "cuda":
             banks = _staged(opened.switches, slots_of, opened.outline.top_k)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from weakref import WeakValueDictionary
 
 import mlx.core as mx
@@ -31,14 +31,21 @@ class Engine:
         prefetch: Prefetch,
         budget: Budget,
         fewest_rows: int = 1,
+        *,
+        queues_work: bool = False,
     ) -> None:
         """A wave computes at least `fewest_rows` rows if its call has as many, some of them twice: GPU backends take
-        another kernel, which rounds differently, for a handful of rows."""
+        another kernel, which rounds differently, for a handful of rows.
+
+        `queues_work`: the device takes a graph without making the caller wait.  MLX's CPU backend does not: beyond ten
+        operations the caller waits until some are done.
+        """
         self.store = store
         self.reader = reader
         self.predictor = predictor
         self.prefetch = prefetch
         self.fewest_rows = fewest_rows
+        self.queues_work = queues_work
         self.counters: dict[int, LayerCounters] = {}
         # Weakly: a cycle between the two would keep a closed model's banks until a collection.
         self.layers: WeakValueDictionary[int, PrefetchLayer] = WeakValueDictionary()
@@ -51,6 +58,7 @@ class Engine:
         self._budget = budget
         self._pass: PassBudget = budget.begin_pass()
         self._guesses: list[Guess] = []  # made in this pass, not acted upon yet
+        self._own: Guess | None = None  # for the layer that is about to run
         self._tokens = 0
         self._passes = 0
         self._closed = False
@@ -74,6 +82,7 @@ class Engine:
         if self._closed:
             raise ModelClosed
         self._guesses = []  # of a pass that was given up
+        self._own = None
         self._left_at = time.perf_counter()
         self.recorder.begins_pass(tokens)
         self._tokens += tokens
@@ -95,7 +104,8 @@ class Engine:
     # ---- guesses -------------------------------------------------------------------------------------------------
 
     def sees_input(self, layer: int, hidden: mx.array) -> None:
-        """A decoder layer is about to run on `hidden` [..., D].  A guess for this layer cannot wait for its sync."""
+        """A decoder layer is about to run on `hidden` [..., D].  A guess for this layer is evaluated at once: it is
+        there long before the layer's own choice."""
         if layer == self.first_observed:
             self.begin_pass(hidden.size // hidden.shape[-1])
         guess = self.predictor.sees_input(layer, hidden)
@@ -104,11 +114,23 @@ class Engine:
         if guess.layer > layer:
             self._guesses.append(guess)
         else:
-            started = time.perf_counter()
-            mx.eval(*guess.arrays)
-            self.counters[layer].sync_s += time.perf_counter() - started
-            self.counters[layer].syncs += 1
-            self.act([guess])
+            mx.async_eval(*guess.arrays)  # type: ignore[no-untyped-call]
+            self._own = guess
+
+    def act_on_own(self, layer: int, go_on: Callable[[], None]) -> None:
+        """Acts on the guess that the layer's own input gave, if there is one.  `go_on` gives the device its next work
+        first, so that it does not stand still meanwhile."""
+        guess, self._own = self._own, None
+        if guess is None or guess.layer != layer:
+            return
+        if self.queues_work:
+            go_on()
+        started = time.perf_counter()
+        mx.eval(*guess.arrays)
+        self.counters[layer].sync_s += time.perf_counter() - started
+        self.counters[layer].syncs += 1
+        self.mend()
+        self.act([guess])
 
     def note(self, guess: Guess | None) -> None:
         """Keeps a guess until the next sync."""

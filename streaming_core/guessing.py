@@ -15,7 +15,14 @@ from streaming_core.layer_set import LayerSet
 from streaming_core.models.outline import OpenModel
 from streaming_core.models.routers import router_view
 from streaming_core.observe import ObservedNorm
-from streaming_core.predict import FrequencyPredictor, GatePredictor, NoPrediction, OraclePredictor, Predictor
+from streaming_core.predict import (
+    CascadePredictor,
+    FrequencyPredictor,
+    GatePredictor,
+    NoPrediction,
+    OraclePredictor,
+    Predictor,
+)
 from streaming_core.prefetch import (
     AdvisePrefetch,
     Budget,
@@ -63,6 +70,9 @@ def make_predictor(
             f"{opened.outline.name}: guessing by router is not known for {opened.outline.model_type}; "
             "use predict.kind frequency or none"
         )
+    if kind == "cascade":
+        early = GatePredictor(views, width, ahead, from_router_input=True)
+        return CascadePredictor(early, GatePredictor(views, width, 0, from_router_input=False))
     return GatePredictor(views, width, ahead, from_router_input=kind == "gate_input")
 
 
@@ -80,7 +90,7 @@ def make_prefetch(
     if backend == "slots":
         if machine.hardware().backend == "cuda":
             raise SettingsError("prefetch.backend slots needs memory that host and device share; use stage")
-        return SlotPrefetch(GuessReads(reader, settings.prefetch.depth), keep_free=opened.outline.top_k)
+        return SlotPrefetch(GuessReads(reader, settings.prefetch.depth))
     geometries = {s.geometry for s in opened.switches if s.layer in plan.streamed}
     if len(geometries) > 1:
         raise SettingsError("prefetch.backend stage needs layers whose records have one shape; use slots")

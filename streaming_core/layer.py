@@ -14,7 +14,6 @@ import numpy as np
 
 from streaming_core.engine import Engine
 from streaming_core.fill import Fill
-from streaming_core.predict import Guess
 from streaming_core.reading import Read
 from streaming_core.residency.bank import Bank
 from streaming_core.residency.table import Plan, SlotTable
@@ -63,8 +62,10 @@ class StreamedLayer:
             return mx.zeros((*indices.shape, x.shape[-1]), dtype=x.dtype)
         engine.note(engine.predictor.sees_router_input(self.number, x))
         guesses = engine.take_guesses(self.number)
+        arrays = [array for guess in guesses for array in guess.arrays]
+        engine.act_on_own(self.number, lambda: mx.async_eval(indices, *arrays))  # type: ignore[no-untyped-call]
         started = time.perf_counter()
-        mx.eval(indices, *(array for guess in guesses for array in guess.arrays))
+        mx.eval(indices, *arrays)
         self.counters.sync_s += time.perf_counter() - started
         self.counters.calls += 1
         self.counters.syncs += 1
@@ -82,19 +83,18 @@ class StreamedLayer:
             engine.act(guesses)
             out = self._in_waves(x, indices, asked)
         else:
-            self._fetch(experts, expected, guesses)
+            self._fetch(experts, expected)
             out = self._keep(self._experts(x, self._slot_of[indices]))
+            engine.act(guesses)  # last: neither a read that is waited for nor the device comes after it
         engine.prefetch.leave(self)
         engine.torn.discard(self.number)
         engine.leaves(self.counters)
         return out
 
-    def _fetch(self, experts: Sequence[int], expected: Sequence[int], guesses: Sequence[Guess]) -> None:
-        """Returns when every asked expert is in its slot.  Demand reads go out before reads of guesses."""
+    def _fetch(self, experts: Sequence[int], expected: Sequence[int]) -> None:
+        """Returns when every asked expert is in its slot."""
         plan = self.table.plan(experts)
-        fill = self._begin(plan)
-        self._engine.act(guesses)
-        self._finish(fill)
+        self._finish(self._begin(plan))
         lost = self._wait(lambda: self._engine.prefetch.collect(self, expected)) if expected else []
         self.table.release(plan)
         if lost:

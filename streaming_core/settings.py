@@ -89,11 +89,13 @@ class ResidencySettings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSettings:
     threads: int = 4  # the one that waits for a read is one of them
+    guess_threads: int = 1  # of them, those that may read guesses at once
     page_cache: str = "keep"  # keep: the system may cache records; bypass: the bank is the only cache
     reader: str = "auto"  # threads: Python's; native: in C, without Python's lock; "auto": native where it was built
 
     def __post_init__(self) -> None:
         _whole("reading.threads", self.threads, 1, 64)
+        _whole("reading.guess_threads", self.guess_threads, 1, 64)
         _choice("reading.page_cache", self.page_cache, ("keep", "bypass"))
         _choice("reading.reader", self.reader, ("auto", "threads", "native"))
 
@@ -128,12 +130,14 @@ class ProcessSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictSettings:
-    kind: str = "none"  # gate: a later layer's own router; gate_input: cheaper; frequency: recent use; oracle: a trace
+    # gate: a later layer's own router; gate_input: the same on what this layer's router sees; cascade: gate_input, then
+    # gate once the layer's own input is there; frequency: recent use; oracle: a recorded run
+    kind: str = "none"
     mult: float = 2.0  # candidates per token, in multiples of the experts per token
     min_score: float = 0.0  # a guess less likely than this is not acted upon
 
     def __post_init__(self) -> None:
-        _choice("predict.kind", self.kind, ("none", "gate", "gate_input", "frequency", "oracle"))
+        _choice("predict.kind", self.kind, ("none", "gate", "gate_input", "cascade", "frequency", "oracle"))
         _number("predict.mult", self.mult, 0.1, 64.0)
         _number("predict.min_score", self.min_score, 0.0, 1.0)
 
@@ -144,7 +148,7 @@ class PrefetchSettings:
     ahead: int = 1  # layers between the guess and its target; 0: the same layer, before its attention
     per_layer: int = 8  # guesses acted upon per layer and pass
     per_pass: int | str = "all"  # guesses acted upon in one forward pass, over all layers
-    depth: int = 16  # backends stage, slots: guesses being read at once, over all layers; more are not begun
+    depth: int = 16  # backends stage, slots: guesses queued or being read, over all layers; more are dropped
     layers: str = "all"  # target layers
     window: int = 2  # backend stage: layers whose side buffers exist at once
 

@@ -63,7 +63,7 @@ def _guessing_only(settings: Settings) -> Settings:
     if kind in ("none", "oracle"):
         raise RequestInvalid(
             f"--guess-only measures what guessing costs, and predict.kind {kind} computes no guess; "
-            "add --set predict.kind=gate, gate_input or frequency"
+            "add --set predict.kind=gate, gate_input, cascade or frequency"
         )
     return settings.with_values({"prefetch.backend": "none"})
 

@@ -2,6 +2,7 @@
 
 from streaming_core.predict.guess import Guess, ScoredGuess, best_per_expert
 from streaming_core.predict.predictors import (
+    CascadePredictor,
     FrequencyPredictor,
     GatePredictor,
     NoPrediction,
@@ -10,6 +11,7 @@ from streaming_core.predict.predictors import (
 )
 
 __all__ = [
+    "CascadePredictor",
     "FrequencyPredictor",
     "GatePredictor",
     "Guess",

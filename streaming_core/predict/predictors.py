@@ -9,7 +9,15 @@ import mlx.core as mx
 
 from streaming_core.predict.guess import Guess, KnownGuess, ScoredGuess
 
-__all__ = ["FrequencyPredictor", "GatePredictor", "NoPrediction", "OraclePredictor", "Predictor", "RouterView"]
+__all__ = [
+    "CascadePredictor",
+    "FrequencyPredictor",
+    "GatePredictor",
+    "NoPrediction",
+    "OraclePredictor",
+    "Predictor",
+    "RouterView",
+]
 
 
 class RouterView(Protocol):
@@ -79,6 +87,26 @@ class GatePredictor(NoPrediction):
         width = min(self._width, scores.shape[-1])
         experts = mx.argpartition(scores, kth=-width, axis=-1)[..., -width:]
         return ScoredGuess(target, experts, mx.take_along_axis(scores, experts, axis=-1))
+
+
+class CascadePredictor(NoPrediction):
+    """Two opinions of one layer's router: on what the layer before sees, and again on the layer's own input.
+
+    The first has the time of a whole layer to be read in; the second, better one takes back what it disagrees with and
+    has not begun, and adds what the first did not see.
+    """
+
+    needs_input = True
+
+    def __init__(self, early: GatePredictor, late: GatePredictor) -> None:
+        self._early = early
+        self._late = late
+
+    def sees_input(self, layer: int, hidden: mx.array) -> Guess | None:
+        return self._late.sees_input(layer, hidden)
+
+    def sees_router_input(self, layer: int, hidden: mx.array) -> Guess | None:
+        return self._early.sees_router_input(layer, hidden)
 
 
 class FrequencyPredictor(NoPrediction):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Protocol
 
 import numpy as np
@@ -24,8 +24,9 @@ class Prefetch(Protocol):
     def absent(self, layer: PrefetchLayer, expert: int) -> bool:
         """Whether a guess of it is news: neither resident nor on its way."""
 
-    def fetch(self, layer: PrefetchLayer, experts: Sequence[int], likely: Collection[int]) -> int:
-        """Begins to fetch; `likely` are guessed experts that must not make room for it.  Returns how many it began."""
+    def fetch(self, layer: PrefetchLayer, experts: Sequence[int], likely: Set[int]) -> int:
+        """Begins to fetch; `likely`, all of the guess, must not make room for it.  What an earlier guess named and this
+        one does not is taken back if it has not begun.  Returns how many it began."""
 
     def expects(self, layer: PrefetchLayer, experts: Sequence[int]) -> list[int]:
         """The layer is called for these: which of them count as resident though their bytes may still be on the way.
@@ -53,7 +54,7 @@ class NoPrefetch:
     def absent(self, layer: PrefetchLayer, expert: int) -> bool:
         return expert not in layer.table
 
-    def fetch(self, layer: PrefetchLayer, experts: Sequence[int], likely: Collection[int]) -> int:
+    def fetch(self, layer: PrefetchLayer, experts: Sequence[int], likely: Set[int]) -> int:
         return 0
 
     def expects(self, layer: PrefetchLayer, experts: Sequence[int]) -> list[int]:
@@ -86,7 +87,7 @@ class AdvisePrefetch(NoPrefetch):
     def absent(self, layer: PrefetchLayer, expert: int) -> bool:
         return expert not in layer.table and expert not in self._advised.get(layer.number, ())
 
-    def fetch(self, layer: PrefetchLayer, experts: Sequence[int], likely: Collection[int]) -> int:
+    def fetch(self, layer: PrefetchLayer, experts: Sequence[int], likely: Set[int]) -> int:
         views = layer.bank.destinations([0])[0]  # only their lengths matter
         with contextlib.suppress(ReadError):  # the store is closed; the demand read says so
             for expert in experts:
@@ -104,16 +105,16 @@ class AdvisePrefetch(NoPrefetch):
 class SlotPrefetch(NoPrefetch):
     """Guessed experts are read straight into bank slots.  A slot on its way is held until its bytes are there."""
 
-    def __init__(self, reads: GuessReads, keep_free: int) -> None:
-        """`keep_free` slots of a layer are never on their way at once, so that a token always finds room."""
+    def __init__(self, reads: GuessReads) -> None:
         self._reads = reads
-        self._keep_free = keep_free
         self._arriving: dict[int, dict[int, Ticket]] = {}
 
-    def fetch(self, layer: PrefetchLayer, experts: Sequence[int], likely: Collection[int]) -> int:
+    def fetch(self, layer: PrefetchLayer, experts: Sequence[int], likely: Set[int]) -> int:
         arriving = self._arriving.setdefault(layer.number, {})
+        for expert in arriving.keys() - likely:
+            self._reads.cancel(arriving[expert])
         self._settle(layer, [e for e, ticket in arriving.items() if ticket.done])
-        room = min(layer.table.slots - self._keep_free - len(arriving), self._reads.room)
+        room = min(layer.table.slots - len(arriving), self._reads.room)
         misses = layer.table.admit(experts[: max(0, room)], likely)
         views = layer.bank.destinations([miss.slot for miss in misses])
         begun = 0
@@ -134,10 +135,15 @@ class SlotPrefetch(NoPrefetch):
             return []
         expected = [e for e in experts if e in arriving]
         strangers = [e for e in arriving if e not in experts]
-        if len(experts) + len(strangers) > layer.table.slots:
-            for expert in strangers:
-                self._reads.cancel(arriving[expert])
-            self.collect(layer, strangers)
+        # Their time is over: what has not begun need not be read, and what cannot be taken back must find room.
+        for expert in strangers:
+            self._reads.cancel(arriving[expert])
+        gone = (
+            strangers
+            if len(experts) + len(strangers) > layer.table.slots
+            else [e for e in strangers if arriving[e].done]
+        )
+        self.collect(layer, gone)
         return expected
 
     def collect(self, layer: PrefetchLayer, expected: Sequence[int]) -> list[int]:
@@ -182,9 +188,11 @@ class StagePrefetch(NoPrefetch):
     def holds(self, layer: PrefetchLayer, expert: int) -> bool:
         return expert in self._staged.get(layer.number, ())
 
-    def fetch(self, layer: PrefetchLayer, experts: Sequence[int], likely: Collection[int]) -> int:
-        self._reclaim()
+    def fetch(self, layer: PrefetchLayer, experts: Sequence[int], likely: Set[int]) -> int:
         staged = self._staged.setdefault(layer.number, {})
+        for expert in [e for e in staged if e not in likely]:
+            self._give_up(*staged.pop(expert))
+        self._reclaim()
         begun = 0
         for expert in experts[: min(len(self._free), self._reads.room)]:
             buffer = self._free.pop()
@@ -207,8 +215,7 @@ class StagePrefetch(NoPrefetch):
 
     def leave(self, layer: PrefetchLayer) -> None:
         for buffer, ticket in self._staged.pop(layer.number, {}).values():
-            self._reads.cancel(ticket)
-            self._leaving.append((buffer, ticket))
+            self._give_up(buffer, ticket)
         self._reclaim()
 
     def forget(self, layer: PrefetchLayer) -> None:
@@ -217,6 +224,10 @@ class StagePrefetch(NoPrefetch):
         used = {buffer for staged in self._staged.values() for buffer, _ in staged.values()}
         self._free = [buffer for buffer in range(self._buffers.batch) if buffer not in used]
         self._reads.forget()
+
+    def _give_up(self, buffer: int, ticket: Ticket) -> None:
+        self._reads.cancel(ticket)
+        self._leaving.append((buffer, ticket))
 
     def _reclaim(self) -> None:
         waiting = []

@@ -20,6 +20,13 @@ static Outcome failed(Span *span)
     return FAILED;
 }
 
+static Outcome broken_off(Stop stop)
+{
+    if (atomic_load_explicit(stop.closing, memory_order_relaxed))
+        return POOL_CLOSED;
+    return atomic_load_explicit(stop.unwanted, memory_order_relaxed) ? CANCELLED : NOT_ENDED;
+}
+
 static bool is_aligned(const Span *span)
 {
     size_t mask = span->align - 1, bits = (size_t)span->offset;
@@ -42,15 +49,16 @@ static void advance(Span *span, size_t nbytes)
     }
 }
 
-static Outcome fill_straight(Span *span, size_t largest, const atomic_bool *stop)
+static Outcome fill_straight(Span *span, size_t largest, Stop stop)
 {
     off_t at = span->offset;
     for (advance(span, 0); span->count; ) {
         /* Only the end of the file cuts a direct read short of a block. */
         if ((size_t)at & (span->align - 1))
             return FILE_ENDED;
-        if (atomic_load_explicit(stop, memory_order_relaxed) && at != span->offset)
-            return POOL_CLOSED;
+        Outcome broken = at == span->offset ? NOT_ENDED : broken_off(stop);
+        if (broken != NOT_ENDED)
+            return broken;
         int parts = 0;
         size_t nbytes = 0;
         while (parts < span->count && parts < MOST_PARTS && nbytes + span->parts[parts].iov_len <= largest)
@@ -95,7 +103,7 @@ static void scatter(Span *span, const char *from, size_t nbytes)
 }
 
 /* A direct read whose places are not aligned: whole blocks into the bounce buffer, copied from there. */
-static Outcome fill_through(Span *span, Bounce *bounce, size_t largest, const atomic_bool *stop)
+static Outcome fill_through(Span *span, Bounce *bounce, size_t largest, Stop stop)
 {
     size_t block = span->align > BLOCK ? span->align : BLOCK;
     size_t lead = (size_t)span->offset & (span->align - 1), wanted = lead; /* bytes from `at` on */
@@ -121,13 +129,14 @@ static Outcome fill_through(Span *span, Bounce *bounce, size_t largest, const at
         lead = 0;
         if (wanted && (got == 0 || (size_t)got & (span->align - 1)))
             return FILE_ENDED;
-        if (wanted && atomic_load_explicit(stop, memory_order_relaxed))
-            return POOL_CLOSED;
+        Outcome broken = wanted ? broken_off(stop) : NOT_ENDED;
+        if (broken != NOT_ENDED)
+            return broken;
     }
     return FILLED;
 }
 
-Outcome fill(Span *span, Bounce *bounce, size_t largest, const atomic_bool *stop)
+Outcome fill(Span *span, Bounce *bounce, size_t largest, Stop stop)
 {
     if (span->align == 1 || is_aligned(span))
         return fill_straight(span, largest, stop);

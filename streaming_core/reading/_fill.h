@@ -26,9 +26,14 @@ typedef struct {
     size_t size;
 } Bounce;
 
-/* Fills the parts, at most `largest` bytes a call, and tells how it ended.  Breaks off between two calls, as
-   POOL_CLOSED, once `stop` is set. */
-Outcome fill(Span *span, Bounce *bounce, size_t largest, const atomic_bool *stop);
+/* Why a read should break off between two calls. */
+typedef struct {
+    const atomic_bool *closing;  /* then it ends as POOL_CLOSED */
+    const atomic_bool *unwanted; /* then as CANCELLED */
+} Stop;
+
+/* Fills the parts, at most `largest` bytes a call, and tells how it ended. */
+Outcome fill(Span *span, Bounce *bounce, size_t largest, Stop stop);
 
 void bounce_free(Bounce *bounce);
 

@@ -34,16 +34,16 @@ static BatchObject *own_batch(PoolObject *self, PyObject *object)
 static PyObject *pool_py_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     (void)kwargs;
-    int threads;
+    int threads, guessing;
     Py_ssize_t largest;
-    if (!PyArg_ParseTuple(args, "in", &threads, &largest))
+    if (!PyArg_ParseTuple(args, "iin", &threads, &guessing, &largest))
         return NULL;
-    if (threads < 0 || threads > 4096 || largest < 1)
-        return PyErr_Format(PyExc_ValueError, "threads must be from 0 to 4096 and the largest read positive");
+    if (threads < 0 || threads > 4096 || guessing < 1 || largest < 1)
+        return PyErr_Format(PyExc_ValueError, "threads must be from 0 to 4096, those for guesses and the largest read positive");
     PoolObject *self = (PoolObject *)type->tp_alloc(type, 0);
     if (!self)
         return NULL;
-    self->pool = pool_new(threads, (size_t)largest);
+    self->pool = pool_new(threads, guessing, (size_t)largest);
     if (!self->pool) {
         Py_DECREF(self);
         return PyErr_SetFromErrno(PyExc_OSError);
@@ -80,6 +80,17 @@ static PyObject *pool_py_cancel(PyObject *object, PyObject *argument)
         return NULL;
     if (!pool_forked(self->pool))
         pool_cancel(self->pool, batch->batch);
+    Py_RETURN_NONE;
+}
+
+static PyObject *pool_py_hurry(PyObject *object, PyObject *argument)
+{
+    PoolObject *self = (PoolObject *)object;
+    BatchObject *batch = own_batch(self, argument);
+    if (!batch)
+        return NULL;
+    if (!pool_forked(self->pool))
+        pool_hurry(self->pool, batch->batch);
     Py_RETURN_NONE;
 }
 
@@ -154,6 +165,7 @@ static PyGetSetDef pool_getset[] = {
 static PyMethodDef pool_methods[] = {
     {"submit", pool_py_submit, METH_VARARGS, "submit(reads, guess) -> Batch; a read is (fd, align, offset, views)."},
     {"cancel", pool_py_cancel, METH_O, "cancel(batch): ends what was not begun."},
+    {"hurry", pool_py_hurry, METH_O, "hurry(batch): its guesses not begun become demand reads."},
     {"wait", pool_py_wait, METH_VARARGS, "wait(batch, help): until it is done, carrying out its reads if help."},
     {"close", pool_py_close, METH_NOARGS, "Ends the threads.  Idempotent."},
     {NULL, NULL, 0, NULL},
@@ -162,7 +174,7 @@ static PyMethodDef pool_methods[] = {
 static PyTypeObject PoolType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "streaming_core.reading._native.Pool",
-    .tp_doc = "Pool(threads, largest): threads that read, at most `largest` bytes a call.",
+    .tp_doc = "Pool(threads, guessing, largest): threads that read, at most `largest` bytes a call.",
     .tp_basicsize = sizeof(PoolObject),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = pool_py_new,

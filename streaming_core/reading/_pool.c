@@ -8,8 +8,11 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <time.h>
+
+static const size_t GUESS_PIECE = 2 << 20;
 
 struct Pool {
     pthread_mutex_t lock;
@@ -17,6 +20,7 @@ struct Pool {
     pthread_cond_t ended; /* some batch has ended */
     Read *first[URGENCIES], *last[URGENCIES];
     size_t idle, waiting; /* threads in either condition */
+    size_t guessing, most_guessing; /* threads that carry out a guess, and how many may */
     Bounce spare;         /* for threads that help; whoever uses it takes it out */
     size_t largest;
     atomic_bool closing;
@@ -90,9 +94,11 @@ static void dequeue(Pool *pool, Read *read)
     *(read->after ? &read->after->before : &pool->last[read->queue]) = read->before;
 }
 
-static Read *take_most_urgent(Pool *pool)
+static Read *take_most_urgent(Pool *pool, size_t most_guessing)
 {
-    Read *read = pool->first[DEMAND] ? pool->first[DEMAND] : pool->first[GUESS];
+    Read *read = pool->first[DEMAND];
+    if (!read && pool->guessing < most_guessing)
+        read = pool->first[GUESS];
     if (read)
         dequeue(pool, read);
     return read;
@@ -108,6 +114,12 @@ static Read *take_own(Pool *pool, Batch *batch)
         }
     }
     return NULL;
+}
+
+static void wake(Pool *pool, size_t threads)
+{
+    for (size_t n = 0; n < threads && n < pool->idle; n++)
+        pthread_cond_signal(&pool->work);
 }
 
 static void make_demand(Pool *pool, Batch *batch)
@@ -146,7 +158,9 @@ static void carry_out(Pool *pool, Read *read, Bounce *bounce)
     if (!atomic_load(&read->batch->began_ns))
         atomic_store(&read->batch->began_ns, now_ns());
     pthread_mutex_unlock(&pool->lock);
-    bool last = end(read, fill(&read->span, bounce, pool->largest, &pool->closing));
+    /* A guess is read in pieces, so that it can be given up under way: demand reads wait for the device. */
+    size_t largest = read->queue == GUESS && pool->largest > GUESS_PIECE ? GUESS_PIECE : pool->largest;
+    bool last = end(read, fill(&read->span, bounce, largest, (Stop){&pool->closing, &read->batch->unwanted}));
     pthread_mutex_lock(&pool->lock);
     if (last && pool->waiting)
         pthread_cond_broadcast(&pool->ended);
@@ -165,9 +179,12 @@ static void *work(void *argument)
 #endif
     pthread_mutex_lock(&pool->lock);
     while (!atomic_load(&pool->closing)) {
-        Read *read = take_most_urgent(pool);
+        Read *read = take_most_urgent(pool, pool->most_guessing);
         if (read) {
+            bool guess = read->queue == GUESS;
+            pool->guessing += guess;
             carry_out(pool, read, &bounce);
+            pool->guessing -= guess;
         } else {
             pool->idle++;
             pthread_cond_wait(&pool->work, &pool->lock);
@@ -193,7 +210,7 @@ static int start_threads(Pool *pool, int threads)
     return error;
 }
 
-Pool *pool_new(int threads, size_t largest)
+Pool *pool_new(int threads, int most_guessing, size_t largest)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, watch_forks);
@@ -202,6 +219,7 @@ Pool *pool_new(int threads, size_t largest)
     if (!pool)
         return NULL;
     pool->largest = largest;
+    pool->most_guessing = (size_t)most_guessing;
     pool->forks = atomic_load(&forks);
     pthread_mutex_init(&pool->lock, NULL);
     condition_init(&pool->work);
@@ -233,9 +251,10 @@ bool pool_submit(Pool *pool, Batch *batch, Urgency urgency)
             start_threads(pool, 1);
         /* Whoever submits demand reads waits for them soon and carries one out; to wake a thread costs as much as a
            tenth of a small read. */
-        size_t wanted = batch->count - (urgency == DEMAND && batch->count);
-        for (size_t n = 0; n < wanted && n < pool->idle; n++)
-            pthread_cond_signal(&pool->work);
+        size_t useful = batch->count - (urgency == DEMAND && batch->count);
+        if (urgency == GUESS && useful > pool->most_guessing - pool->guessing)
+            useful = pool->most_guessing - pool->guessing;
+        wake(pool, useful);
     }
     pthread_mutex_unlock(&pool->lock);
     return open;
@@ -246,11 +265,22 @@ void pool_cancel(Pool *pool, Batch *batch)
     if (!atomic_load(&batch->left))
         return;
     pthread_mutex_lock(&pool->lock);
+    atomic_store(&batch->unwanted, true);
     bool last = false;
     for (Read *read; (read = take_own(pool, batch)); )
         last = end(read, CANCELLED);
     if (last && pool->waiting)
         pthread_cond_broadcast(&pool->ended);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+void pool_hurry(Pool *pool, Batch *batch)
+{
+    if (!atomic_load(&batch->left))
+        return;
+    pthread_mutex_lock(&pool->lock);
+    make_demand(pool, batch);
+    wake(pool, batch->count);
     pthread_mutex_unlock(&pool->lock);
 }
 
@@ -288,7 +318,7 @@ void pool_close(Pool *pool)
         return;
     pthread_mutex_lock(&pool->lock);
     bool before = atomic_exchange(&pool->closing, true);
-    for (Read *read; !before && (read = take_most_urgent(pool)); )
+    for (Read *read; !before && (read = take_most_urgent(pool, SIZE_MAX)); )
         end(read, POOL_CLOSED);
     pthread_cond_broadcast(&pool->work);
     pthread_cond_broadcast(&pool->ended);

@@ -23,7 +23,8 @@ typedef struct Read {
    pool never touches it again. */
 struct Batch {
     atomic_size_t left;        /* reads not ended: zero is the flag that can be read at any time without a lock */
-    atomic_bool cancelled;     /* one of them was, before it began */
+    atomic_bool cancelled;     /* one of them was, before it began or between two of its pieces */
+    atomic_bool unwanted;      /* reads under way should break off */
     atomic_llong first_failed; /* index of the read that failed first in time; -1: none so far */
     atomic_llong began_ns;     /* now_ns() when the first read began; 0: none was begun */
     atomic_llong ended_ns;     /* now_ns() when the last read ended */
@@ -33,15 +34,18 @@ struct Batch {
     Read reads[];
 };
 
-/* A pool of `threads` threads, none of which receives signals; a single call reads at most `largest` bytes.
-   NULL with errno set if it cannot be made. */
-Pool *pool_new(int threads, size_t largest);
+/* A pool of `threads` threads, none of which receives signals; at most `most_guessing` of them carry out guesses at
+   once; a single call reads at most `largest` bytes.  NULL with errno set if it cannot be made. */
+Pool *pool_new(int threads, int most_guessing, size_t largest);
 
 /* False if the pool is closed.  Never blocks for longer than it takes to queue. */
 bool pool_submit(Pool *pool, Batch *batch, Urgency urgency);
 
-/* Ends the reads of the batch that were not begun. */
+/* Ends the reads of the batch that were not begun; those under way break off if they come in several pieces. */
 void pool_cancel(Pool *pool, Batch *batch);
+
+/* Its guesses not begun become demand reads. */
+void pool_hurry(Pool *pool, Batch *batch);
 
 /* Waits until the batch has ended, and says so, or until `until_ns`.  With `help`, its guesses become demand reads and
    the calling thread carries out what nobody has begun; `until_ns` is then looked at between reads. */

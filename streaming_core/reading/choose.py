@@ -31,4 +31,5 @@ def reader_kind(reading: ReadSettings) -> str:
 def make_reader(reading: ReadSettings) -> Reader:
     """Raises SettingsError as `check_reader` does."""
     check_reader(reading)
-    return NativeReader(reading.threads) if reader_kind(reading) == "native" else ThreadReader(reading.threads)
+    kind = NativeReader if reader_kind(reading) == "native" else ThreadReader
+    return kind(reading.threads, reading.guess_threads)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from streaming_core.errors import ReadError
 from streaming_core.reading import files
-from streaming_core.reading.reader import Read, Ticket, Urgency, reader_closed, reader_forked
+from streaming_core.reading.reader import UNLIMITED, Read, Ticket, Urgency, reader_closed, reader_forked
 
 try:
     import streaming_core.reading._native as _native
@@ -95,16 +95,17 @@ class NativeReader:
     Raises ReadError where the extension is not built, or that many threads cannot be started.
     """
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, guess_threads: int = UNLIMITED) -> None:
         if _missing is not None:
             raise ReadError(f"there is no native reader: {_missing}; use reading.reader=threads")
         self._count = threads
+        self._guess_threads = guess_threads
         self._closed = False
         self._start()
 
     def _start(self) -> None:
         try:
-            pool = _native.Pool(self._count - 1, files.LARGEST_READ)
+            pool = _native.Pool(self._count - 1, self._guess_threads, files.LARGEST_READ)
         except OSError as err:
             reason = f"{self._count} reader threads cannot be started: {err.strerror}"
             raise ReadError(f"{reason}; lower reading.threads") from err
@@ -123,6 +124,10 @@ class NativeReader:
     def cancel(self, ticket: Ticket) -> None:
         if isinstance(ticket, NativeTicket):
             ticket.pool.cancel(ticket.batch)
+
+    def hurry(self, ticket: Ticket) -> None:
+        if isinstance(ticket, NativeTicket):
+            ticket.pool.hurry(ticket.batch)
 
     def wait(self, ticket: Ticket) -> None:
         if isinstance(ticket, NativeTicket):

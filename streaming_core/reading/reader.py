@@ -10,7 +10,20 @@ from typing import Protocol
 from streaming_core.errors import ReadError
 from streaming_core.reading.files import RecordFile
 
-__all__ = ["NothingToRead", "NullReader", "Read", "Reader", "Ticket", "Urgency", "reader_closed", "reader_forked"]
+__all__ = [
+    "UNLIMITED",
+    "NothingToRead",
+    "NullReader",
+    "Read",
+    "Reader",
+    "Ticket",
+    "Urgency",
+    "reader_closed",
+    "reader_forked",
+]
+
+
+UNLIMITED = 4096  # threads that may read guesses: more than there can be
 
 
 class Urgency(Enum):
@@ -41,7 +54,7 @@ class Ticket(Protocol):
 
     @property
     def cancelled(self) -> bool:
-        """Whether a read of it was cancelled before it began; its views hold what they held."""
+        """Whether a read of it was cancelled before it was done; its views hold what they held, or half of it."""
         ...
 
     @property
@@ -62,14 +75,22 @@ class Ticket(Protocol):
 
 
 class Reader(Protocol):
-    """Fetches.  The views must stay alive and unread until their ticket is done."""
+    """Fetches.  The views must stay alive and unread until their ticket is done.
+
+    Of its threads a limited number carries out guesses at once: a demand read never waits behind many of them, and
+    those at the end of the queue can still be taken back.
+    """
 
     def submit(self, reads: Sequence[Read], urgency: Urgency = Urgency.DEMAND) -> Ticket:
         """Never blocks.  Raises ReadError when the reader is closed, or belongs to the process that forked this one."""
         ...
 
     def cancel(self, ticket: Ticket) -> None:
-        """Reads of the ticket that were not begun end now, untouched; those under way go on.  Never blocks."""
+        """Reads of the ticket that were not begun end now, untouched; those under way go on, or break off half filled.
+        Never blocks."""
+
+    def hurry(self, ticket: Ticket) -> None:
+        """Guesses of the ticket not begun become demand reads.  Never blocks."""
 
     def wait(self, ticket: Ticket) -> None:
         """Blocks until the ticket's reads have ended; raises the first ReadError.
@@ -107,6 +128,9 @@ class NullReader:
         return NothingToRead()
 
     def cancel(self, ticket: Ticket) -> None:
+        return
+
+    def hurry(self, ticket: Ticket) -> None:
         return
 
     def wait(self, ticket: Ticket) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from streaming_core.errors import ReadError
 from streaming_core.reading.files import Bounce
-from streaming_core.reading.reader import Read, Ticket, Urgency, reader_closed, reader_forked
+from streaming_core.reading.reader import UNLIMITED, Read, Ticket, Urgency, reader_closed, reader_forked
 
 __all__ = ["ThreadReader"]
 
@@ -92,7 +92,7 @@ class ThreadReader:
     the first one starts a thread.
     """
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, guess_threads: int = UNLIMITED) -> None:
         # One entry per read, naming the ticket to take a read from.  Entries outlive reads that the waiting thread took
         # or that were cancelled; whoever meets such an entry drops it.  Nothing here needs a lock of ours.
         self._demands: deque[ThreadTicket] = deque()
@@ -102,11 +102,13 @@ class ThreadReader:
         self._process = os.getpid()
         self._threads: list[threading.Thread] = []
         self._count = threads - 1
+        self._guess_threads = guess_threads
         self._start(self._count)
 
     def _start(self, count: int) -> None:
         """Raises ReadError where that many threads cannot be started."""
         self._halted = False  # reads not begun end with an error
+        self._may_guess = threading.Semaphore(self._guess_threads)
         self._wakes: queue.SimpleQueue[bool] = queue.SimpleQueue()  # True: there is something to do; False: end
         for n in range(count):
             work = threading.Thread(target=self._work, args=(self._wakes,), name=f"expert-reader-{n}", daemon=True)
@@ -135,13 +137,16 @@ class ThreadReader:
             while ticket.take() is not None:
                 ticket.finish_one(cancelled=True)
 
+    def hurry(self, ticket: Ticket) -> None:
+        if isinstance(ticket, ThreadTicket) and not ticket.demanded and not self._forked:
+            ticket.demanded = True
+            self._enter(self._demands, ticket, ticket.not_begun)
+
     def wait(self, ticket: Ticket) -> None:
         if self._forked:
             raise reader_forked()
         if isinstance(ticket, ThreadTicket):
-            if not ticket.demanded:
-                ticket.demanded = True
-                self._enter(self._demands, ticket, ticket.not_begun)
+            self.hurry(ticket)
             while (read := ticket.take()) is not None:
                 self._carry_out(read, ticket)
         ticket.wait()
@@ -161,9 +166,23 @@ class ThreadReader:
     def _work(self, wakes: queue.SimpleQueue[bool]) -> None:
         # Until nothing is left, not one read a wake: entries made before there was a thread have no wake of theirs.
         while wakes.get():
-            while (ticket := self._next(self._demands, self._guesses)) is not None:
-                if (read := ticket.take()) is not None:
-                    self._carry_out(read, ticket)
+            while self._work_on(self._next(self._demands)) or self._guess():
+                pass
+
+    def _work_on(self, ticket: ThreadTicket | None) -> bool:
+        if ticket is not None and (read := ticket.take()) is not None:
+            self._carry_out(read, ticket)
+        return ticket is not None
+
+    def _guess(self) -> bool:
+        """Works on one guess, if there is one and enough threads do not do so already; they look again after theirs."""
+        may_guess = self._may_guess
+        if not self._guesses or not may_guess.acquire(blocking=False):
+            return False
+        try:
+            return self._work_on(self._next(self._guesses))
+        finally:
+            may_guess.release()
 
     @staticmethod
     def _next(*queues: deque[ThreadTicket]) -> ThreadTicket | None:

@@ -23,6 +23,7 @@ class WatchedReader:
         self._reader = reader
         # Straight to the reader: nothing is to be heard of these.
         self.cancel: Callable[[Ticket], None] = reader.cancel
+        self.hurry: Callable[[Ticket], None] = reader.hurry
         self.wait: Callable[[Ticket], None] = reader.wait
         self.reset: Callable[[], None] = reader.reset
         self.close: Callable[[], None] = reader.close

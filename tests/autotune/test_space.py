@@ -93,6 +93,13 @@ def test_the_depth_of_guesses_is_in_play_only_with_a_backend_that_reads(backend:
     assert found.prefetch.depth == 2
 
 
+def test_scores_are_searched_in_shares_of_what_a_token_chooses_and_only_for_routers() -> None:
+    the_space = space()
+    router = {"prefetch.backend": "slots", "predict.kind": "cascade", "predict.min_score": 2}
+    assert the_space.settings(the_space.canonical(router)).predict.min_score == round(0.2 / the_space.facts.top_k, 4)
+    assert "predict.min_score" not in the_space.canonical({**router, "predict.kind": "frequency"})
+
+
 def test_hash_is_stable_and_changes_with_the_options_but_not_with_the_ranking() -> None:
     assert space().content_hash == space().content_hash
     assert space().content_hash == space(ranking=LAYERS).content_hash

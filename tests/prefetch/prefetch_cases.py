@@ -131,6 +131,12 @@ class Unruly:
             self.cancelled += 1
             ticket.cancelled_early = True
 
+    def hurry(self, ticket: Ticket) -> None:
+        if not isinstance(ticket, HeldTicket):
+            self.inner.hurry(ticket)
+        elif ticket.begun is not None:
+            self.inner.hurry(ticket.begun)
+
     def wait(self, ticket: Ticket) -> None:
         if self._rng.random() < 0.05:
             time.sleep(self._rng.random() * 0.001)

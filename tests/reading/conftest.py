@@ -25,11 +25,11 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=EVERY_READER)
 def make(request: pytest.FixtureRequest) -> Iterator[Make]:
-    """`make(threads)` -> a reader that is closed when the test is over."""
+    """`make(threads, guess_threads)` -> a reader that is closed when the test is over."""
     made: list[Reader] = []
 
-    def make_reader(threads: int) -> Reader:
-        made.append(READERS[request.param](threads))
+    def make_reader(*threads: int) -> Reader:
+        made.append(READERS[request.param](*threads))
         return made[-1]
 
     yield make_reader

@@ -24,14 +24,14 @@ from streaming_core.reading import (
 )
 
 SIZE = 300_000
-READERS: dict[str, Callable[[int], Reader]] = {"threads": ThreadReader, "native": NativeReader}
+READERS: dict[str, Callable[..., Reader]] = {"threads": ThreadReader, "native": NativeReader}
 NATIVE = pytest.param(
     "native", marks=pytest.mark.skipif(not native_available(), reason=f"not built: {native_missing()}")
 )
 EVERY_READER = ["threads", NATIVE]
 HEAVY = 8 << 20  # bytes of a read that takes a millisecond or so even from the page cache
 
-Make = Callable[[int], Reader]
+Make = Callable[..., Reader]
 
 
 def make_file(path: Path, nbytes: int = SIZE) -> bytes:

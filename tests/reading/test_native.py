@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -11,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reader_cases import NATIVE, READERS, Occupied, make_file, views
+from reader_cases import NATIVE, READERS, Occupied, make_file, views, wait_until_done
 
 from streaming_core.errors import ReadError, SettingsError
 from streaming_core.hardware import Machine
-from streaming_core.reading import Read, RecordFile, make_reader, native, native_available
+from streaming_core.reading import Read, RecordFile, Urgency, make_reader, native, native_available
 from streaming_core.settings import ReadSettings
 
 SOURCES = sorted(Path(native.__file__).parent.glob("_*.c"))
@@ -31,6 +32,26 @@ def test_the_sources_compile_without_a_warning(tmp_path: Path, optimisation: str
     flags = ["-std=c11", optimisation, "-pthread", "-Wall", "-Wextra", "-Werror", "-fPIC", "-c", f"-I{HEADERS}"]
     done = subprocess.run([COMPILER, *flags, *SOURCES], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not native_available(), reason="not built")
+def test_a_guess_under_way_is_given_up_between_two_pieces(tmp_path: Path, machine: Machine) -> None:
+    path = tmp_path / "sparse.bin"
+    path.touch()
+    os.truncate(path, 1 << 30)
+    file = RecordFile(path, machine, bypass=False)
+    reader = native.NativeReader(2, 1)
+    guess = reader.submit([Read(file, 0, views(8 << 20) * 128, "guess")], Urgency.GUESS)
+    while not guess.batch.began_ns:  # type: ignore[attr-defined]
+        pass
+    reader.cancel(guess)
+    wait_until_done(guess)
+    assert guess.cancelled
+    whole = reader.submit([Read(file, 0, views(8 << 20), "whole")], Urgency.GUESS)
+    wait_until_done(whole)
+    assert not whole.cancelled and whole.read_s > 0
+    reader.close()
+    file.close()
 
 
 def test_where_it_is_not_built_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

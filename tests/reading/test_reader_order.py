@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from reader_cases import (
+    HEAVY,
     Make,
     Occupied,
     filled,
@@ -19,6 +21,18 @@ from reader_cases import (
 
 from streaming_core.hardware import Machine
 from streaming_core.reading import Read, RecordFile, Ticket, Urgency
+
+
+def heavy_file(folder: Path, machine: Machine) -> RecordFile:
+    path = folder / "sparse.bin"
+    path.touch()
+    os.truncate(path, 60 * HEAVY)
+    return RecordFile(path, machine, bypass=False)
+
+
+def heavy_read(file: RecordFile, times: int) -> Read:
+    """`times` times as long as a heavy read, all of it into the same place."""
+    return Read(file, 0, views(HEAVY) * times, "heavy")
 
 
 class Marks:
@@ -68,6 +82,32 @@ def test_whoever_waits_never_carries_out_a_guess(
     assert not occupied.ticket.done and not guessed.done
     assert not any(guess.views[0])
     reader.cancel(occupied.ticket)
+
+
+def test_no_more_threads_than_may_do_so_read_guesses(tmp_path: Path, machine: Machine, make: Make) -> None:
+    reader = make(4, 1)
+    file = heavy_file(tmp_path, machine)
+    reads = [heavy_read(file, 8) for _ in range(5)]
+    guesses = [reader.submit([read], Urgency.GUESS) for read in reads]
+    wait_until_done(*guesses)
+    # All were submitted within the first of them, so that those that do not overlap queue for ever longer.
+    queued = [guess.queue_s for guess in guesses]
+    assert all(b - a >= guess.read_s * 0.5 for a, b, guess in zip(queued, queued[1:], guesses, strict=False))
+
+
+def test_a_hurried_guess_does_not_wait_for_the_thread_that_reads_guesses(
+    tmp_path: Path, machine: Machine, make: Make
+) -> None:
+    reader = make(3, 1)
+    file = heavy_file(tmp_path, machine)
+    first = reader.submit([heavy_read(file, 60)], Urgency.GUESS)
+    second = reader.submit([heavy_read(file, 1)], Urgency.GUESS)
+    reader.hurry(second)
+    reader.hurry(second)
+    wait_until_done(second)
+    assert not first.done
+    reader.cancel(first)
+    wait_until_done(first)
 
 
 @pytest.mark.parametrize("demanded", [0, 1, 30])
