@@ -16,7 +16,7 @@ from streaming_core.models.outline import OpenModel
 from streaming_core.models.switches import Switch, put_module
 from streaming_core.progress import OnProgress, Progress
 from streaming_core.reading import Read, Reader, WatchedReader, make_reader
-from streaming_core.residency.arena import JoinPages, arenas
+from streaming_core.residency.arena import Arena, JoinPages, arenas
 from streaming_core.residency.bank import Bank, SlotBank, StagedBank
 from streaming_core.residency.memory import MemoryPlan
 from streaming_core.residency.policy import make_policy
@@ -123,7 +123,8 @@ def _staged(switches: Sequence[Switch], slots_of: Sequence[int], top_k: int) -> 
     stages: dict[RecordGeometry, SlotBank] = {}
     for switch, slots in zip(switches, slots_of, strict=True):
         if switch.geometry not in stages:
-            stages[switch.geometry] = SlotBank(switch.geometry, top_k)
+            arena = Arena(SlotBank.room(switch.geometry, top_k), migrates=True)
+            stages[switch.geometry] = SlotBank(switch.geometry, top_k, arena)
         yield StagedBank(switch.geometry, slots, stages[switch.geometry])
 
 

@@ -95,7 +95,9 @@ def make_prefetch(
     if len(geometries) > 1:
         raise SettingsError("prefetch.backend stage needs layers whose records have one shape; use slots")
     geometry, count = geometries.pop(), stage_records(settings)
-    buffers = SlotBank(geometry, count, Arena(SlotBank.room(geometry, count), machine.join_pages))
+    migrates = machine.hardware().backend == "cuda"
+    arena = Arena(SlotBank.room(geometry, count), None if migrates else machine.join_pages, migrates=migrates)
+    buffers = SlotBank(geometry, count, arena)
     return StagePrefetch(GuessReads(reader, settings.prefetch.depth), buffers)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from streaming_core.geometry import PAGE, RecordGeometry
+from streaming_core.residency.arena import Arena
 from streaming_core.residency.bank import Bank, SlotBank, StagedBank
 
 GEOMETRY = RecordGeometry.of(
@@ -47,3 +48,10 @@ def test_the_slots_of_a_unified_bank_begin_on_pages_when_their_size_allows_direc
     bank = SlotBank(RecordGeometry.of([("w", "uint32", (1024,)), ("s", "float32", (2048,))]), 3)
     for views in bank.destinations(range(3)):
         assert all(np.frombuffer(view, np.uint8).ctypes.data % PAGE == 0 for view in views)
+
+
+def test_no_slot_begins_on_a_page_where_direct_reads_must_not_go() -> None:
+    geometry = RecordGeometry.of([("w", "uint32", (1024,)), ("s", "float32", (2048,)), ("b", "uint8", (5,))])
+    bank = SlotBank(geometry, 3, Arena(SlotBank.room(geometry, 3), migrates=True))
+    for views in bank.destinations(range(3)):
+        assert all(np.frombuffer(view, np.uint8).ctypes.data % PAGE for view in views[:2])
