@@ -85,7 +85,7 @@ class StreamedLayer:
         else:
             self._fetch(experts, expected)
             out = self._keep(self._experts(x, self._slot_of[indices]))
-            engine.act(guesses)  # last: neither a read that is waited for nor the device comes after it
+            engine.act(guesses)  # last, so that neither a read that is waited for nor the device comes behind it
         engine.prefetch.leave(self)
         engine.torn.discard(self.number)
         engine.leaves(self.counters)

@@ -19,7 +19,16 @@ from typing import Protocol
 from streaming_core.errors import TraceInvalid
 from streaming_core.reading import Read, Ticket, Urgency
 
-__all__ = ["GuessRecord", "NullRecorder", "ReadTimes", "Recorder", "RouteRecorder", "read_routes", "save_routes"]
+__all__ = [
+    "GuessRecord",
+    "NullRecorder",
+    "ReadTimes",
+    "Recorder",
+    "RouteRecorder",
+    "Routes",
+    "read_routes",
+    "save_routes",
+]
 
 Routes = list[dict[int, list[int]]]
 

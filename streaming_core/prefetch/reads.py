@@ -27,7 +27,7 @@ class PrefetchLayer(Protocol):
 
 
 class GuessReads:
-    """At most `depth` guesses are being read at once, over all layers, so that few are in front of a demand read."""
+    """At most `depth` guesses are queued or being read at once, over all layers: a long queue is soon out of date."""
 
     def __init__(self, reader: Reader, depth: int) -> None:
         self._reader = reader

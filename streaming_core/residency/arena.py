@@ -20,8 +20,6 @@ JoinPages = Callable[[int, int], None]  # (address, bytes): memory in use, see M
 
 # Banks smaller than this share a buffer: large pages are 2 MiB, and the ends of a buffer seldom fill one.
 _SHARED_BYTES = 64 << 20
-
-
 _BESIDE = 64  # bytes before a page; keeps every dtype aligned
 
 
@@ -37,9 +35,7 @@ class Arena:
         self._room = mx.zeros((nbytes + 2 * PAGE,), dtype=mx.uint8)
         mx.eval(self._room)
         address = np.array(self._room, copy=False).ctypes.data
-        self._next = -address % PAGE - (_BESIDE if migrates else 0)
-        if self._next < 0:
-            self._next += PAGE
+        self._next = -(address + (_BESIDE if migrates else 0)) % PAGE
         if join_pages is not None:
             join_pages(address, self._room.nbytes)
 
