@@ -35,7 +35,10 @@ def ways(slots: int, min_score: float) -> Ways:
         return base | {"predict.kind": kind, "prefetch.backend": backend, "prefetch.ahead": ahead,
                        "prefetch.per_layer": per_layer, "prefetch.window": ahead + 1}  # fmt: skip
 
-    found = {"resident": {"residency.slots": "all", "residency.resident_layers": "all"}, "none": base}
+    found: dict[str, dict[str, Any]] = {
+        "resident": {"residency.slots": "all", "residency.resident_layers": "all"},
+        "none": base,
+    }
     for kind, aheads in (("oracle", (1, 2)), ("gate", (0, 1, 2)), ("gate_input", (1, 2)), ("cascade", (1,)),
                          ("frequency", (1,))):  # fmt: skip
         for ahead in aheads:
