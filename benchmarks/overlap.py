@@ -107,10 +107,14 @@ def run(
         tokens: Sequence[int] = model.tokenizer.encode(text)
         token_s = decode_s(model, list(tokens[:30]), list(tokens[30:]), args.tokens)
         stats = model.stats()
+    passes = max(1, stats.passes)  # none are counted where every layer is resident
     return {
-        "token_s": token_s, "waited_s": stats.wait_s / stats.passes, "missed_bytes": stats.demand_bytes / stats.passes,
-        "guessed": stats.guessed / stats.passes, "used": stats.guesses_used / stats.passes,
-    }  # fmt: skip
+        "token_s": token_s,
+        "waited_s": stats.wait_s / passes,
+        "missed_bytes": stats.demand_bytes / passes,
+        "guessed": stats.guessed / passes,
+        "used": stats.guesses_used / passes,
+    }
 
 
 def table(results: Mapping[str, Mapping[str, Any]]) -> str:
