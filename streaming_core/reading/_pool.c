@@ -249,9 +249,7 @@ bool pool_submit(Pool *pool, Batch *batch, Urgency urgency)
         /* Nobody waits for a guess.  Where no thread can be had it begins when somebody does. */
         if (urgency == GUESS && !pool->threads)
             start_threads(pool, 1);
-        /* Whoever submits demand reads waits for them soon and carries one out; to wake a thread costs as much as a
-           tenth of a small read. */
-        size_t useful = batch->count - (urgency == DEMAND && batch->count);
+        size_t useful = batch->count;
         if (urgency == GUESS && useful > pool->most_guessing - pool->guessing)
             useful = pool->most_guessing - pool->guessing;
         wake(pool, useful);

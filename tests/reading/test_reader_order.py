@@ -71,6 +71,15 @@ def test_demand_reads_overtake_guesses_and_each_kind_keeps_its_order(
     reader.wait(occupied.ticket)
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_demand_reads_begin_before_anybody_waits(file: RecordFile, data: Path, make: Make, count: int) -> None:
+    reader = make(2)
+    wait_until_done(reader.submit([Read(file, 0, views(10), "first")]))  # its thread is idle from now on
+    reads = [Read(file, n, views(100), f"read {n}") for n in range(count)]
+    wait_until_done(reader.submit(reads), seconds=5)
+    assert all(filled(read, data.read_bytes()) for read in reads)
+
+
 def test_whoever_waits_never_carries_out_a_guess(
     file: RecordFile, tmp_path: Path, machine: Machine, make: Make
 ) -> None:
