@@ -180,7 +180,7 @@ class TimedFile(RecordFile):
         from streaming_core.reading import _native
 
         # A pool without threads reads in the calling thread and lets go of the lock meanwhile, just as os.preadv does.
-        pool = _native.Pool(0, LARGEST_READ)
+        pool = _native.Pool(0, 1, LARGEST_READ)
         batch = pool.submit([(self.fd, self.align, offset, views)], False)
         pool.wait(batch, True)
         self.ended_ns = batch.ended_ns
@@ -202,6 +202,7 @@ def seen_after(path: Path, machine: Machine, waits: int) -> dict[str, list[float
             while not ticket.done:
                 some_python()
             seen = _native.now_ns()
+            readers[name].wait(ticket)  # raises what went wrong
             ended = getattr(ticket, "ended_ns", file.ended_ns)
             delays[name].append((seen - ended) / 1000)
     for reader in readers.values():
