@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import mlx.core as mx
 
+from streaming_core.banks import Banks
 from streaming_core.engine import Engine
 from streaming_core.geometry import RecordGeometry
 from streaming_core.guessing import make_budget, make_predictor, make_prefetch, observe_inputs
@@ -16,9 +17,8 @@ from streaming_core.models.outline import OpenModel
 from streaming_core.models.switches import Switch, put_module
 from streaming_core.progress import OnProgress, Progress
 from streaming_core.reading import Read, Reader, WatchedReader, make_reader
-from streaming_core.residency.arena import Arena, JoinPages, arenas
-from streaming_core.residency.bank import Bank, SlotBank, StagedBank
-from streaming_core.residency.memory import MemoryPlan
+from streaming_core.residency.bank import Bank
+from streaming_core.residency.memory import MemoryPlan, stage_records
 from streaming_core.residency.policy import make_policy
 from streaming_core.residency.table import SlotTable
 from streaming_core.settings import Settings
@@ -84,15 +84,13 @@ def assemble(
     reader = WatchedReader(make_reader(settings.reading))
     try:
         predictor = make_predictor(opened, plan, settings, oracle)
-        prefetch = make_prefetch(opened, plan, settings, reader, machine)
+        side_records = stage_records(settings) if settings.predict.kind != "none" else 0
+        banks = Banks(opened.switches, plan, machine, opened.outline.top_k, side_records)
+        prefetch = make_prefetch(plan, settings, reader, machine, banks.sides)
         budget = make_budget(settings)
         engine = Engine(store, reader, predictor, prefetch, budget, fewest_rows, queues_work=backend != "cpu")
-        slots_of = [plan.slots if s.layer in plan.streamed else s.experts for s in opened.switches]
-        if backend == "cuda":
-            banks = _staged(opened.switches, slots_of, opened.outline.top_k)
-        else:
-            banks = _unified(opened.switches, slots_of, machine.join_pages)
-        for done, (switch, bank) in enumerate(zip(opened.switches, banks, strict=True)):
+        for done, switch in enumerate(opened.switches):
+            bank = banks.next(switch)
             switch.adopt(bank.arrays)
             if switch.layer in plan.streamed:
                 policy = make_policy(settings.residency.policy, settings.residency.half_life)
@@ -111,21 +109,6 @@ def assemble(
         store.close()
         raise
     return engine
-
-
-def _unified(switches: Sequence[Switch], slots_of: Sequence[int], join_pages: JoinPages) -> Iterator[Bank]:
-    sizes = [SlotBank.room(s.geometry, slots) for s, slots in zip(switches, slots_of, strict=True)]
-    for switch, slots, arena in zip(switches, slots_of, arenas(sizes, join_pages), strict=True):
-        yield SlotBank(switch.geometry, slots, arena)
-
-
-def _staged(switches: Sequence[Switch], slots_of: Sequence[int], top_k: int) -> Iterator[Bank]:
-    stages: dict[RecordGeometry, SlotBank] = {}
-    for switch, slots in zip(switches, slots_of, strict=True):
-        if switch.geometry not in stages:
-            arena = Arena(SlotBank.room(switch.geometry, top_k), migrates=True)
-            stages[switch.geometry] = SlotBank(switch.geometry, top_k, arena)
-        yield StagedBank(switch.geometry, slots, stages[switch.geometry])
 
 
 def _fill(bank: Bank, switch: Switch, store: Store, reader: Reader) -> None:

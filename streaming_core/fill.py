@@ -21,7 +21,7 @@ class Fill:
         self._prefetch = prefetch
         size = layer.bank.batch
         self._batches = [plan.misses[i : i + size] for i in range(0, len(plan.misses), size)]
-        self._guessed: list[tuple[int, list[memoryview]]] = []
+        self._guessed: list[tuple[Miss, list[memoryview]]] = []
         self._ticket = self._submit(self._batches[0]) if self._batches else NothingToRead()
 
     def _submit(self, misses: Sequence[Miss]) -> Ticket:
@@ -29,7 +29,7 @@ class Fill:
         views = self._layer.bank.destinations([miss.slot for miss in misses])
         for miss, view in zip(misses, views, strict=True):
             if self._prefetch.holds(self._layer, miss.expert):
-                self._guessed.append((miss.expert, view))
+                self._guessed.append((miss, view))
             else:
                 reads += self._layer.reads(miss.expert, view)
         return self._reader.submit(reads)
@@ -46,15 +46,15 @@ class Fill:
         return demanded
 
     def _deliver_guessed(self) -> int:
-        """Copies what was guessed; what did not come after all is read on demand.  Returns how many came."""
+        """Takes over what was guessed; what did not come after all is read on demand.  Returns how many came."""
         lost: list[Read] = []
         guessed, self._guessed = self._guessed, []
         came = 0
-        for expert, views in guessed:
-            if self._prefetch.deliver(self._layer, expert, views):
+        for miss, views in guessed:
+            if self._prefetch.deliver(self._layer, miss.expert, miss.slot, views):
                 came += 1
             else:
-                lost += self._layer.reads(expert, views)
+                lost += self._layer.reads(miss.expert, views)
         if lost:
             self._reader.wait(self._reader.submit(lost))
         return came

@@ -29,13 +29,12 @@ from streaming_core.prefetch import (
     GuessReads,
     NoPrefetch,
     Prefetch,
+    SideBuffers,
     SlotPrefetch,
     StagePrefetch,
 )
 from streaming_core.reading import Reader
-from streaming_core.residency.arena import Arena
-from streaming_core.residency.bank import SlotBank
-from streaming_core.residency.memory import MemoryPlan, stage_records
+from streaming_core.residency.memory import MemoryPlan
 from streaming_core.settings import Settings
 
 __all__ = ["make_budget", "make_predictor", "make_prefetch", "observe_inputs"]
@@ -77,9 +76,9 @@ def make_predictor(
 
 
 def make_prefetch(
-    opened: OpenModel, plan: MemoryPlan, settings: Settings, reader: Reader, machine: Machine
+    plan: MemoryPlan, settings: Settings, reader: Reader, machine: Machine, sides: SideBuffers | None
 ) -> Prefetch:
-    """Raises SettingsError for backends that this machine or model cannot have."""
+    """`sides`: for the backend `stage`.  Raises SettingsError for backends that this machine cannot have."""
     backend = settings.prefetch.backend
     if backend == "none" or settings.predict.kind == "none" or not plan.streamed:
         return NoPrefetch()
@@ -87,18 +86,12 @@ def make_prefetch(
         if settings.reading.page_cache == "bypass":
             raise SettingsError("prefetch.backend advise fills the page cache, reading.page_cache bypass goes past it")
         return AdvisePrefetch(machine.advise)
-    if backend == "slots":
-        if machine.hardware().backend == "cuda":
-            raise SettingsError("prefetch.backend slots needs memory that host and device share; use stage")
-        return SlotPrefetch(GuessReads(reader, settings.prefetch.depth))
-    geometries = {s.geometry for s in opened.switches if s.layer in plan.streamed}
-    if len(geometries) > 1:
-        raise SettingsError("prefetch.backend stage needs layers whose records have one shape; use slots")
-    geometry, count = geometries.pop(), stage_records(settings)
-    migrates = machine.hardware().backend == "cuda"
-    arena = Arena(SlotBank.room(geometry, count), None if migrates else machine.join_pages, migrates=migrates)
-    buffers = SlotBank(geometry, count, arena)
-    return StagePrefetch(GuessReads(reader, settings.prefetch.depth), buffers)
+    reads = GuessReads(reader, settings.prefetch.depth)
+    if sides is not None:
+        return StagePrefetch(reads, sides)
+    if machine.hardware().backend == "cuda":
+        raise SettingsError("prefetch.backend slots needs memory that host and device share; use stage")
+    return SlotPrefetch(reads)
 
 
 def observe_inputs(model: nn.Module, engine: Engine) -> None:

@@ -38,7 +38,7 @@ class StreamedLayer:
         bank: Bank,
         experts: Callable[[mx.array, mx.array], mx.array],
     ) -> None:
-        """`experts(x [..., D], slots [..., K]) -> [..., K, D]` computes over the bank's arrays."""
+        """`experts(x [..., D], rows [..., K]) -> [..., K, D]` computes over rows of the bank's arrays."""
         self.number = number
         self.table = table
         self.bank = bank
@@ -47,10 +47,10 @@ class StreamedLayer:
         engine.layers[number] = self
         self._engine = engine
         self._experts = experts
-        # Expert -> slot, looked up inside the graph.  Updated in place, so a call makes no new array of it.
-        self._slot_of = mx.zeros((table.experts,), dtype=mx.uint32)
-        mx.eval(self._slot_of)
-        self._slot_of_host = np.array(self._slot_of, copy=False)
+        # Expert -> row of its slot, looked up inside the graph.  Updated in place, so a call makes no new array of it.
+        self._row_of = mx.zeros((table.experts,), dtype=mx.uint32)
+        mx.eval(self._row_of)
+        self._row_of_host = np.array(self._row_of, copy=False)
         self._last: mx.array | None = None
 
     def __call__(self, x: mx.array, indices: mx.array) -> mx.array:
@@ -84,7 +84,7 @@ class StreamedLayer:
             out = self._in_waves(x, indices, asked)
         else:
             self._fetch(experts, expected)
-            out = self._keep(self._experts(x, self._slot_of[indices]))
+            out = self._keep(self._experts(x, self._row_of[indices]))
             engine.act(guesses)  # last, so that neither a read that is waited for nor the device comes behind it
         engine.prefetch.leave(self)
         engine.torn.discard(self.number)
@@ -154,12 +154,12 @@ class StreamedLayer:
         return self._begin(held[-1])
 
     def _run_wave(self, rows: mx.array, wave: Wave, top_k: int) -> mx.array:
-        """[T, D] -> [rows of the wave, D].  Slots come from the host, the table in the graph may change meanwhile."""
+        """[T, D] -> [rows of the wave, D].  The host names the bank's rows: the table in the graph may change."""
         count = len(wave.rows)
         fewest = max(count, min(self._engine.fewest_rows, rows.shape[0] * top_k))
-        slots = np.resize(self._slot_of_host[wave.expert_of_row], (fewest, 1))
+        rows_of = np.resize(self._row_of_host[wave.expert_of_row], (fewest, 1))
         tokens = mx.array(np.resize(wave.rows // top_k, fewest).astype(np.uint32))
-        return self._experts(rows[tokens], mx.array(slots)).squeeze(-2)[:count]
+        return self._experts(rows[tokens], mx.array(rows_of)).squeeze(-2)[:count]
 
     # ---- reads ---------------------------------------------------------------------------------------------------
 
@@ -171,7 +171,7 @@ class StreamedLayer:
         if self._last is not None:
             mx.eval(self._last)
             self._last = None
-        self._slot_of_host[expert] = slot
+        self._row_of_host[expert] = self.bank.row(slot)
 
     def _begin(self, plan: Plan) -> Fill:
         self.counters.hits += plan.hits

@@ -9,6 +9,7 @@ from streaming_core.prefetch.backends import (
 )
 from streaming_core.prefetch.budget import Budget, PassBudget
 from streaming_core.prefetch.reads import GuessReads, PrefetchLayer
+from streaming_core.prefetch.side import SideBuffers
 
 __all__ = [
     "AdvisePrefetch",
@@ -18,6 +19,7 @@ __all__ = [
     "PassBudget",
     "Prefetch",
     "PrefetchLayer",
+    "SideBuffers",
     "SlotPrefetch",
     "StagePrefetch",
 ]

@@ -10,8 +10,8 @@ import numpy as np
 
 from streaming_core.errors import ReadError
 from streaming_core.prefetch.reads import GuessReads, PrefetchLayer
+from streaming_core.prefetch.side import SideBuffers
 from streaming_core.reading import Ticket
-from streaming_core.residency.bank import SlotBank
 
 __all__ = ["AdvisePrefetch", "NoPrefetch", "Prefetch", "SlotPrefetch", "StagePrefetch"]
 
@@ -35,8 +35,8 @@ class Prefetch(Protocol):
     def collect(self, layer: PrefetchLayer, expected: Sequence[int]) -> list[int]:
         """Waits for them.  Returns those that did not come; they are forgotten."""
 
-    def deliver(self, layer: PrefetchLayer, expert: int, views: Views) -> bool:
-        """Fills the views of a missing expert from a side buffer, if it is there or on its way."""
+    def deliver(self, layer: PrefetchLayer, expert: int, slot: int, views: Views) -> bool:
+        """Makes `slot`, whose memory `views` are, hold a missing expert, if it is there or on its way."""
 
     def holds(self, layer: PrefetchLayer, expert: int) -> bool:
         """Whether `deliver` has a chance."""
@@ -63,7 +63,7 @@ class NoPrefetch:
     def collect(self, layer: PrefetchLayer, expected: Sequence[int]) -> list[int]:
         return []
 
-    def deliver(self, layer: PrefetchLayer, expert: int, views: Views) -> bool:
+    def deliver(self, layer: PrefetchLayer, expert: int, slot: int, views: Views) -> bool:
         return False
 
     def holds(self, layer: PrefetchLayer, expert: int) -> bool:
@@ -172,15 +172,14 @@ class SlotPrefetch(NoPrefetch):
 
 
 class StagePrefetch(NoPrefetch):
-    """Guessed experts are read into side buffers and copied into a slot if the router asks for them."""
+    """Guessed experts are read into side buffers.  If the router asks for one, its buffer and a slot of the layer
+    change places; where the bank cannot do that, it is copied."""
 
-    def __init__(self, reads: GuessReads, buffers: SlotBank) -> None:
-        """`buffers` has the geometry of every layer it is used for; its slots are the side buffers."""
+    def __init__(self, reads: GuessReads, buffers: SideBuffers) -> None:
+        """`buffers` have the geometry of every layer they are used for."""
         self._reads = reads
         self._buffers = buffers
-        self._free = list(range(buffers.batch))
         self._staged: dict[int, dict[int, tuple[int, Ticket]]] = {}
-        self._leaving: list[tuple[int, Ticket]] = []  # given up, but a read may still write into it
 
     def absent(self, layer: PrefetchLayer, expert: int) -> bool:
         return expert not in layer.table and not self.holds(layer, expert)
@@ -192,48 +191,38 @@ class StagePrefetch(NoPrefetch):
         staged = self._staged.setdefault(layer.number, {})
         for expert in [e for e in staged if e not in likely]:
             self._give_up(*staged.pop(expert))
-        self._reclaim()
         begun = 0
-        for expert in experts[: min(len(self._free), self._reads.room)]:
-            buffer = self._free.pop()
-            ticket = self._reads.begin(layer, expert, self._buffers.destinations([buffer])[0])
+        for expert in experts[: min(self._buffers.room, self._reads.room)]:
+            row = self._buffers.take()
+            ticket = self._reads.begin(layer, expert, self._buffers.views(row))
             if ticket is None:
-                self._free.append(buffer)
+                self._buffers.give(row)
             else:
-                staged[expert] = (buffer, ticket)
+                staged[expert] = (row, ticket)
                 begun += 1
         return begun
 
-    def deliver(self, layer: PrefetchLayer, expert: int, views: Views) -> bool:
-        buffer, ticket = self._staged[layer.number].pop(expert)
+    def deliver(self, layer: PrefetchLayer, expert: int, slot: int, views: Views) -> bool:
+        row, ticket = self._staged[layer.number].pop(expert)
         came = self._reads.came(ticket)
-        if came:
-            for source, view in zip(self._buffers.destinations([buffer])[0], views, strict=True):
+        if came and (left := layer.bank.exchange(slot, row)) is not None:
+            layer.place(expert, slot)
+            row = left
+        elif came:
+            for source, view in zip(self._buffers.views(row), views, strict=True):
                 np.copyto(np.frombuffer(view, np.uint8), np.frombuffer(source, np.uint8))
-        self._free.append(buffer)
+        self._buffers.give(row)
         return came
 
     def leave(self, layer: PrefetchLayer) -> None:
-        for buffer, ticket in self._staged.pop(layer.number, {}).values():
-            self._give_up(buffer, ticket)
-        self._reclaim()
+        for row, ticket in self._staged.pop(layer.number, {}).values():
+            self._give_up(row, ticket)
 
     def forget(self, layer: PrefetchLayer) -> None:
         self._staged.pop(layer.number, None)
-        self._leaving = []
-        used = {buffer for staged in self._staged.values() for buffer, _ in staged.values()}
-        self._free = [buffer for buffer in range(self._buffers.batch) if buffer not in used]
+        self._buffers.recount({row for staged in self._staged.values() for row, _ in staged.values()})
         self._reads.forget()
 
-    def _give_up(self, buffer: int, ticket: Ticket) -> None:
+    def _give_up(self, row: int, ticket: Ticket) -> None:
         self._reads.cancel(ticket)
-        self._leaving.append((buffer, ticket))
-
-    def _reclaim(self) -> None:
-        waiting = []
-        for buffer, ticket in self._leaving:
-            if ticket.done:
-                self._free.append(buffer)
-            else:
-                waiting.append((buffer, ticket))
-        self._leaving = waiting
+        self._buffers.give_up(row, ticket)

@@ -1,6 +1,6 @@
 """One layer's slots: the MLX arrays that hold records, and the memory a reader writes into.
 
-Legend: S slots.  A part of shape [...] per expert is one array [S, ...].
+Legend: S rows of an array, one a slot unless a bank is shared.  A part of shape [...] per expert is one array [S, ...].
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from streaming_core.geometry import PAGE, RecordGeometry
 from streaming_core.residency.arena import Arena
 from streaming_core.units import round_up
 
-__all__ = ["Bank", "SlotBank", "StagedBank"]
+__all__ = ["Bank", "RowBank", "SlotBank", "StagedBank"]
 
 
 class Bank(Protocol):
@@ -26,8 +26,14 @@ class Bank(Protocol):
     batch: int  # how many slots can be written between two commits
     shared: bool  # the views are the arrays' own memory
 
+    def row(self, slot: int) -> int:
+        """Where the slot lies in the arrays."""
+
     def destinations(self, slots: Sequence[int]) -> list[list[memoryview]]:
         """For each slot, one writable byte view per part, in the order of the geometry."""
+
+    def exchange(self, slot: int, row: int) -> int | None:
+        """The slot moves to `row`; returns the row it leaves.  None: slots of this bank stay where they are."""
 
     def commit(self, slots: Sequence[int]) -> None:
         """The views of the last `destinations(slots)` are filled; makes the arrays show it."""
@@ -57,8 +63,42 @@ class SlotBank:
         """Bytes, in whole pages."""
         return sum(round_up(part.nbytes * slots, PAGE) for part in geometry.parts)
 
+    def row(self, slot: int) -> int:
+        return slot
+
     def destinations(self, slots: Sequence[int]) -> list[list[memoryview]]:
         return [[memory[s * n : (s + 1) * n] for memory, n in self._pieces] for s in slots]
+
+    def exchange(self, slot: int, row: int) -> int | None:
+        return None
+
+    def commit(self, slots: Sequence[int]) -> None:
+        return
+
+
+class RowBank:
+    """One layer's slots in the rows of a bank that it shares with other layers and with side buffers, so that what was
+    read into a side buffer becomes a slot without being copied."""
+
+    def __init__(self, whole: SlotBank, first: int, slots: int) -> None:
+        """The rows from `first` on are this layer's to begin with."""
+        self.geometry = whole.geometry
+        self.arrays = whole.arrays
+        self.batch = slots
+        self.shared = True
+        self.rows = list(range(first, first + slots))
+        self._whole = whole
+
+    def row(self, slot: int) -> int:
+        return self.rows[slot]
+
+    def destinations(self, slots: Sequence[int]) -> list[list[memoryview]]:
+        return self._whole.destinations([self.rows[slot] for slot in slots])
+
+    def exchange(self, slot: int, row: int) -> int | None:
+        left = self.rows[slot]
+        self.rows[slot] = row
+        return left
 
     def commit(self, slots: Sequence[int]) -> None:
         return
@@ -82,8 +122,14 @@ class StagedBank:
         }
         mx.eval(self.arrays)
 
+    def row(self, slot: int) -> int:
+        return slot
+
     def destinations(self, slots: Sequence[int]) -> list[list[memoryview]]:
         return self._stage.destinations(range(len(slots)))
+
+    def exchange(self, slot: int, row: int) -> int | None:
+        return None
 
     def commit(self, slots: Sequence[int]) -> None:
         where = mx.array(list(slots), dtype=mx.uint32)

@@ -1,4 +1,4 @@
-"""Both banks show what was written into their views, and nothing else changes."""
+"""Every bank shows what was written into their views, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from streaming_core.geometry import PAGE, RecordGeometry
+from streaming_core.prefetch import SideBuffers
 from streaming_core.residency.arena import Arena
-from streaming_core.residency.bank import Bank, SlotBank, StagedBank
+from streaming_core.residency.bank import Bank, RowBank, SlotBank, StagedBank
 
 GEOMETRY = RecordGeometry.of(
     [("w", "uint32", (3, 5)), ("s", "bfloat16", (7,)), ("g", "float32", ()), ("b", "uint8", (2,))]
@@ -18,12 +19,14 @@ GEOMETRY = RecordGeometry.of(
 SLOTS = 6
 BANKS: dict[str, Callable[[], Bank]] = {
     "unified": lambda: SlotBank(GEOMETRY, SLOTS),
+    "rows": lambda: RowBank(SlotBank(GEOMETRY, SLOTS + 5), 2, SLOTS),
     "staged": lambda: StagedBank(GEOMETRY, SLOTS, SlotBank(GEOMETRY, 2)),
 }
 
 
 def as_bytes(bank: Bank) -> dict[str, np.ndarray]:
-    return {name: np.array(mx.contiguous(a).reshape(SLOTS, -1).view(mx.uint8)) for name, a in bank.arrays.items()}
+    rows = mx.array([bank.row(slot) for slot in range(SLOTS)])
+    return {name: np.array(mx.contiguous(a[rows]).reshape(SLOTS, -1).view(mx.uint8)) for name, a in bank.arrays.items()}
 
 
 @pytest.mark.parametrize("make", BANKS.values(), ids=BANKS)
@@ -42,6 +45,36 @@ def test_what_is_written_into_a_slot_is_what_the_arrays_hold(make: Callable[[], 
         bank.commit(slots)
         for name, held in as_bytes(bank).items():
             assert np.array_equal(held, expected[name]), name
+
+
+def test_a_slot_and_a_side_buffer_change_places_and_no_row_is_in_two_hands() -> None:
+    whole = SlotBank(GEOMETRY, 12)
+    layers = [RowBank(whole, 0, 4), RowBank(whole, 4, 4)]
+    sides = SideBuffers(whole, layers)
+    rng = np.random.default_rng(1)
+    for number in range(60):
+        layer, slot = layers[number % 2], int(rng.integers(4))
+        row = sides.take()
+        for view in sides.views(row):
+            view[:] = bytes([number]) * len(view)
+        left = layer.exchange(slot, row)
+        assert left is not None
+        sides.give(left)
+        assert layer.row(slot) == row
+        assert all(bytes(view) == bytes([number]) * len(view) for view in layer.destinations([slot])[0])
+        assert sides.room == 4
+        assert len({*layers[0].rows, *layers[1].rows}) == 8
+
+
+def test_after_an_interruption_free_is_what_is_neither_used_nor_a_slot() -> None:
+    whole = SlotBank(GEOMETRY, 9)
+    layer = RowBank(whole, 0, 4)
+    sides = SideBuffers(whole, [layer])
+    taken = [sides.take() for _ in range(3)]
+    layer.exchange(1, taken[0])  # and the row it left is lost on the way
+    sides.recount({taken[1]})
+    assert sides.room == 9 - 4 - 1
+    assert {sides.take() for _ in range(4)} == set(range(9)) - {*layer.rows, taken[1]}
 
 
 def test_the_slots_of_a_unified_bank_begin_on_pages_when_their_size_allows_direct_reads() -> None:
