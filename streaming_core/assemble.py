@@ -13,11 +13,13 @@ from streaming_core.engine import Engine
 from streaming_core.geometry import RecordGeometry
 from streaming_core.guessing import make_budget, make_predictor, make_prefetch, observe_inputs
 from streaming_core.hardware import Machine
+from streaming_core.kernels.cuda_link import CudaLink
 from streaming_core.models.outline import OpenModel
 from streaming_core.models.switches import Switch, put_module
 from streaming_core.progress import OnProgress, Progress
 from streaming_core.reading import Read, Reader, WatchedReader, make_reader
 from streaming_core.residency.bank import Bank
+from streaming_core.residency.link import Link, UnifiedLink
 from streaming_core.residency.memory import MemoryPlan, stage_records
 from streaming_core.residency.policy import make_policy
 from streaming_core.residency.table import SlotTable
@@ -83,12 +85,13 @@ def assemble(
     fewest_rows = 1 if backend == "cpu" else _GPU_ROWS
     reader = WatchedReader(make_reader(settings.reading))
     try:
-        predictor = make_predictor(opened, plan, settings, oracle)
+        link: Link = CudaLink(machine.pin) if backend == "cuda" else UnifiedLink()
+        predictor = make_predictor(opened, plan, settings, link, oracle)
         side_records = stage_records(settings) if settings.predict.kind != "none" else 0
         banks = Banks(opened.switches, plan, machine, opened.outline.top_k, side_records)
         prefetch = make_prefetch(plan, settings, reader, machine, banks.sides)
         budget = make_budget(settings)
-        engine = Engine(store, reader, predictor, prefetch, budget, fewest_rows, queues_work=backend != "cpu")
+        engine = Engine(store, reader, predictor, prefetch, budget, link, fewest_rows, queues_work=backend != "cpu")
         for done, switch in enumerate(opened.switches):
             bank = banks.next(switch)
             switch.adopt(bank.arrays)
@@ -102,6 +105,7 @@ def assemble(
                 put_module(opened.model, switch.path, switch.module)
             on_progress(Progress("loading experts", done + 1, len(opened.switches), "layers"))
         mx.eval(opened.model.parameters())
+        mx.synchronize()  # banks may still be filled, on another stream than the model will run on
         if predictor.needs_input and plan.streamed:
             observe_inputs(opened.model, engine)
     except BaseException:

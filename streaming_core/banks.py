@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+
+import mlx.core as mx
 
 from streaming_core.errors import SettingsError
 from streaming_core.geometry import RecordGeometry
 from streaming_core.hardware import Machine
+from streaming_core.kernels.fill import FillKernel
 from streaming_core.models.switches import Switch
 from streaming_core.prefetch import SideBuffers
-from streaming_core.residency.arena import Arena, JoinPages, arenas
-from streaming_core.residency.bank import Bank, RowBank, SlotBank, StagedBank
+from streaming_core.residency.arena import Arena, arenas
+from streaming_core.residency.bank import Bank, PinnedStage, RowBank, SlotBank, StagedBank
 from streaming_core.residency.memory import MemoryPlan
 
 __all__ = ["Banks"]
@@ -33,17 +36,18 @@ class Banks:
         if side_records and streamed:
             geometry = _one_geometry(streamed)
             slots = plan.slots * len(streamed)
-            # Not on a GPU: Metal's choice of kernel for a prompt looks at rows an expert of the array, and CUDA's banks
-            # are elsewhere.
+            # Not on Metal, whose choice of kernel for a prompt looks at rows an expert of the array.
             if backend == "cpu" and (slots + side_records) * _largest(geometry) < _MOST_ELEMENTS:
                 whole = _bank(geometry, slots + side_records, machine)
                 self._rows = [RowBank(whole, n * plan.slots, plan.slots) for n in range(len(streamed))]
                 self.sides = SideBuffers(whole, self._rows)
+            elif backend == "cuda":
+                self.sides = SideBuffers(_stage(geometry, side_records, machine))
             else:
                 self.sides = SideBuffers(_bank(geometry, side_records, machine))
         own = [s for s in switches if s.layer not in plan.streamed] if self._rows else switches
         slots_of = [plan.slots if s.layer in plan.streamed else s.experts for s in own]
-        self._own = _staged(own, slots_of, top_k) if backend == "cuda" else _unified(own, slots_of, machine.join_pages)
+        self._own = _staged(own, slots_of, top_k, machine) if backend == "cuda" else _unified(own, slots_of, machine)
         self._taken = iter(self._rows)
         self._streamed = plan.streamed
 
@@ -64,21 +68,24 @@ def _largest(geometry: RecordGeometry) -> int:
 
 
 def _bank(geometry: RecordGeometry, rows: int, machine: Machine) -> SlotBank:
-    migrates = machine.hardware().backend == "cuda"
-    join = None if migrates else machine.join_pages
-    return SlotBank(geometry, rows, Arena(SlotBank.room(geometry, rows), join, migrates=migrates))
+    return SlotBank(geometry, rows, Arena(SlotBank.room(geometry, rows), machine.join_pages))
 
 
-def _unified(switches: Sequence[Switch], slots_of: Sequence[int], join_pages: JoinPages) -> Iterator[Bank]:
+def _stage(geometry: RecordGeometry, records: int, machine: Machine) -> PinnedStage:
+    return PinnedStage(geometry, records, machine.pin(PinnedStage.room(geometry, records)))
+
+
+def _unified(switches: Sequence[Switch], slots_of: Sequence[int], machine: Machine) -> Iterator[Bank]:
     sizes = [SlotBank.room(s.geometry, slots) for s, slots in zip(switches, slots_of, strict=True)]
-    for switch, slots, arena in zip(switches, slots_of, arenas(sizes, join_pages), strict=True):
+    for switch, slots, arena in zip(switches, slots_of, arenas(sizes, machine.join_pages), strict=True):
         yield SlotBank(switch.geometry, slots, arena)
 
 
-def _staged(switches: Sequence[Switch], slots_of: Sequence[int], top_k: int) -> Iterator[Bank]:
-    stages: dict[RecordGeometry, SlotBank] = {}
+def _staged(switches: Sequence[Switch], slots_of: Sequence[int], top_k: int, machine: Machine) -> Iterator[Bank]:
+    stages: dict[RecordGeometry, tuple[PinnedStage, Callable[[dict[str, mx.array], int], mx.array]]] = {}
     for switch, slots in zip(switches, slots_of, strict=True):
-        if switch.geometry not in stages:
-            arena = Arena(SlotBank.room(switch.geometry, top_k), migrates=True)
-            stages[switch.geometry] = SlotBank(switch.geometry, top_k, arena)
-        yield StagedBank(switch.geometry, slots, stages[switch.geometry])
+        geometry = switch.geometry
+        if geometry not in stages:
+            stage = _stage(geometry, top_k, machine)
+            stages[geometry] = stage, FillKernel(geometry, stage.offsets, stage.address)
+        yield StagedBank(geometry, slots, *stages[geometry])

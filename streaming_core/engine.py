@@ -14,6 +14,7 @@ from streaming_core.predict import Guess, NoPrediction, Predictor
 from streaming_core.prefetch import Budget, PassBudget, Prefetch, PrefetchLayer
 from streaming_core.reading import WatchedReader
 from streaming_core.recording import NullRecorder, Recorder
+from streaming_core.residency.link import Link
 from streaming_core.store import Store
 from streaming_core.trace import LayerCounters, LayerStats, Stats
 
@@ -30,6 +31,7 @@ class Engine:
         predictor: Predictor,
         prefetch: Prefetch,
         budget: Budget,
+        link: Link,
         fewest_rows: int = 1,
         *,
         queues_work: bool = False,
@@ -44,6 +46,7 @@ class Engine:
         self.reader = reader
         self.predictor = predictor
         self.prefetch = prefetch
+        self.link = link
         self.fewest_rows = fewest_rows
         self.queues_work = queues_work
         self.counters: dict[int, LayerCounters] = {}

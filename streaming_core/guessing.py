@@ -34,6 +34,7 @@ from streaming_core.prefetch import (
     StagePrefetch,
 )
 from streaming_core.reading import Reader
+from streaming_core.residency.link import Link
 from streaming_core.residency.memory import MemoryPlan
 from streaming_core.settings import Settings
 
@@ -48,7 +49,11 @@ def make_budget(settings: Settings) -> Budget:
 
 
 def make_predictor(
-    opened: OpenModel, plan: MemoryPlan, settings: Settings, oracle: Sequence[Mapping[int, Sequence[int]]] | None
+    opened: OpenModel,
+    plan: MemoryPlan,
+    settings: Settings,
+    link: Link,
+    oracle: Sequence[Mapping[int, Sequence[int]]] | None,
 ) -> Predictor:
     """Raises SettingsError, and ModelNotSupported where a guess by router is wanted and no router is known."""
     kind, ahead = settings.predict.kind, settings.prefetch.ahead
@@ -70,9 +75,9 @@ def make_predictor(
             "use predict.kind frequency or none"
         )
     if kind == "cascade":
-        early = GatePredictor(views, width, ahead, from_router_input=True)
-        return CascadePredictor(early, GatePredictor(views, width, 0, from_router_input=False))
-    return GatePredictor(views, width, ahead, from_router_input=kind == "gate_input")
+        early = GatePredictor(views, width, ahead, link, from_router_input=True)
+        return CascadePredictor(early, GatePredictor(views, width, 0, link, from_router_input=False))
+    return GatePredictor(views, width, ahead, link, from_router_input=kind == "gate_input")
 
 
 def make_prefetch(

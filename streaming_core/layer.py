@@ -47,10 +47,7 @@ class StreamedLayer:
         engine.layers[number] = self
         self._engine = engine
         self._experts = experts
-        # Expert -> row of its slot, looked up inside the graph.  Updated in place, so a call makes no new array of it.
-        self._row_of = mx.zeros((table.experts,), dtype=mx.uint32)
-        mx.eval(self._row_of)
-        self._row_of_host = np.array(self._row_of, copy=False)
+        self._row_of = engine.link.table(table.experts)
         self._last: mx.array | None = None
 
     def __call__(self, x: mx.array, indices: mx.array) -> mx.array:
@@ -62,14 +59,15 @@ class StreamedLayer:
             return mx.zeros((*indices.shape, x.shape[-1]), dtype=x.dtype)
         engine.note(engine.predictor.sees_router_input(self.number, x))
         guesses = engine.take_guesses(self.number)
-        arrays = [array for guess in guesses for array in guess.arrays]
-        engine.act_on_own(self.number, lambda: mx.async_eval(indices, *arrays))  # type: ignore[no-untyped-call]
+        answer = engine.link.send(indices)
+        arrays = [*answer.arrays, *(array for guess in guesses for array in guess.arrays)]
+        engine.act_on_own(self.number, lambda: mx.async_eval(*arrays))  # type: ignore[no-untyped-call]
         started = time.perf_counter()
-        mx.eval(indices, *arrays)
+        mx.eval(*arrays)
         self.counters.sync_s += time.perf_counter() - started
         self.counters.calls += 1
         self.counters.syncs += 1
-        asked = np.array(indices, copy=False).reshape(-1)
+        asked = answer.host()
         experts = list(dict.fromkeys(asked.tolist())) if asked.size <= 64 else np.unique(asked).tolist()
         engine.recorder.asked(self.number, experts)
         if (guess := engine.predictor.sees_choice(self.number, experts)) is not None:
@@ -84,7 +82,7 @@ class StreamedLayer:
             out = self._in_waves(x, indices, asked)
         else:
             self._fetch(experts, expected)
-            out = self._keep(self._experts(x, self._row_of[indices]))
+            out = self._keep(self._experts(x, self._row_of.rows(indices)))
             engine.act(guesses)  # last, so that neither a read that is waited for nor the device comes behind it
         engine.prefetch.leave(self)
         engine.torn.discard(self.number)
@@ -131,8 +129,6 @@ class StreamedLayer:
         fill = self._hold(waves[0], held)
         try:
             for number, wave in enumerate(waves):
-                if outs and not self.bank.shared:
-                    mx.eval(outs)  # the device copy must not meet a kernel that reads the same arrays
                 self._finish(fill)
                 outs.append(self._run_wave(rows, wave, top_k))
                 mx.async_eval(outs[-1])  # type: ignore[no-untyped-call]
@@ -157,7 +153,7 @@ class StreamedLayer:
         """[T, D] -> [rows of the wave, D].  The host names the bank's rows: the table in the graph may change."""
         count = len(wave.rows)
         fewest = max(count, min(self._engine.fewest_rows, rows.shape[0] * top_k))
-        rows_of = np.resize(self._row_of_host[wave.expert_of_row], (fewest, 1))
+        rows_of = np.resize(self._row_of.host[wave.expert_of_row], (fewest, 1))
         tokens = mx.array(np.resize(wave.rows // top_k, fewest).astype(np.uint32))
         return self._experts(rows[tokens], mx.array(rows_of)).squeeze(-2)[:count]
 
@@ -171,7 +167,7 @@ class StreamedLayer:
         if self._last is not None:
             mx.eval(self._last)
             self._last = None
-        self._row_of_host[expert] = self.bank.row(slot)
+        self._row_of.host[expert] = self.bank.row(slot)
 
     def _begin(self, plan: Plan) -> Fill:
         self.counters.hits += plan.hits

@@ -10,11 +10,12 @@ import struct
 from functools import cached_property
 from pathlib import Path
 
+from streaming_core.errors import AutotuneError
 from streaming_core.hardware import _darwin_parse as parse
 from streaming_core.hardware._darwin_calls import Calls, SystemCalls
 from streaming_core.hardware._files import cannot_bypass, cannot_open, drop_cached, free_disk_bytes, open_regular
 from streaming_core.hardware._mlx import read_device
-from streaming_core.hardware._types import Conditions, Hardware, MemoryState, ProcessMemory, Thermal
+from streaming_core.hardware._types import Conditions, Hardware, MemoryState, PinnedMemory, ProcessMemory, Thermal
 
 __all__ = ["DarwinMachine"]
 
@@ -105,6 +106,9 @@ class DarwinMachine:
 
     def join_pages(self, address: int, nbytes: int) -> None:
         return  # Apple silicon has one page size, 16 KiB
+
+    def pin(self, nbytes: int) -> PinnedMemory:
+        raise AutotuneError("macOS has one memory for host and device; nothing needs to be pinned")
 
     def open_for_read(self, path: Path, bypass: bool) -> int:
         try:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from streaming_core.hardware._files import cannot_bypass, cannot_open, open_regular
-from streaming_core.hardware._types import Conditions, Hardware, MemoryState, ProcessMemory
+from streaming_core.hardware._types import Conditions, Hardware, MemoryState, PinnedMemory, ProcessMemory
 from streaming_core.units import GIB
 
 __all__ = ["FakeMachine"]
@@ -17,6 +18,15 @@ def _small_server() -> Hardware:
         system="linux", chip="AMD EPYC", cores=2, memory_bytes=24 * GIB, page_bytes=4096, backend="cpu",
         model_id="fake", os_version="fake",
     )  # fmt: skip
+
+
+class OrdinaryMemory:
+    """No device sees it."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._bytes = bytearray(nbytes)
+        self.view = memoryview(self._bytes)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._bytes))
 
 
 @dataclass(kw_only=True)
@@ -81,6 +91,9 @@ class FakeMachine:
 
     def join_pages(self, address: int, nbytes: int) -> None:
         self.joined.append((address, nbytes))
+
+    def pin(self, nbytes: int) -> PinnedMemory:
+        return OrdinaryMemory(nbytes)
 
     def open_for_read(self, path: Path, bypass: bool) -> int:
         """Opens the file through the page cache in any case; refuses `bypass` when `can_bypass` is off."""

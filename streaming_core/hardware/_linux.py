@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from streaming_core.errors import ReadError
+from streaming_core.hardware._cuda import CudaPinned
 from streaming_core.hardware._files import cannot_bypass, cannot_open, drop_cached, free_disk_bytes, open_regular
 from streaming_core.hardware._linux_parse import (
     Zone,
@@ -26,7 +27,7 @@ from streaming_core.hardware._linux_parse import (
     thermal_of,
 )
 from streaming_core.hardware._mlx import read_device
-from streaming_core.hardware._types import Conditions, Hardware, MemoryState, ProcessMemory
+from streaming_core.hardware._types import Conditions, Hardware, MemoryState, PinnedMemory, ProcessMemory
 from streaming_core.units import round_up
 
 __all__ = ["LinuxMachine"]
@@ -122,6 +123,9 @@ class LinuxMachine:
             # The hint serves kernels before 6.1, which cannot do it at once but do it in time.
             for advice in (_MADV_HUGEPAGE, _MADV_COLLAPSE):
                 self._libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(after - first), advice)
+
+    def pin(self, nbytes: int) -> PinnedMemory:
+        return CudaPinned(nbytes)
 
     @cached_property
     def _libc(self) -> ctypes.CDLL:

@@ -158,6 +158,13 @@ class Conditions:
     load_1m: float = 0.0
 
 
+class PinnedMemory(Protocol):
+    """Pages that stay where they are; the device sees them at the same address."""
+
+    view: memoryview
+    address: int
+
+
 class Machine(Protocol):
     """Takes readings of one machine, from any thread.  A reading the system refuses is None or "unknown"."""
 
@@ -198,6 +205,10 @@ class Machine(Protocol):
     def join_pages(self, address: int, nbytes: int) -> None:
         """Asks for large pages behind memory that is in use already, so that nothing more becomes resident.  What the
         system refuses stays as it is."""
+
+    def pin(self, nbytes: int) -> PinnedMemory:
+        """Memory of the host's that a device with memory of its own reads and writes.  Raises AutotuneError."""
+        ...
 
     def open_for_read(self, path: Path, bypass: bool) -> int:
         """A file descriptor the caller must close; with `bypass`, reads go past the page cache.

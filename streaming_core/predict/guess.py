@@ -12,6 +12,8 @@ from typing import Any, Protocol
 import mlx.core as mx
 import numpy as np
 
+from streaming_core.residency.link import Answer
+
 __all__ = ["Guess", "KnownGuess", "ScoredGuess", "best_per_expert"]
 
 
@@ -33,16 +35,15 @@ class ScoredGuess:
     """A router's opinion, still in the graph."""
 
     layer: int
-    experts: mx.array  # integers [..., W]
-    scores: mx.array  # [..., W]
+    experts: Answer  # integers, W a token
+    scores: Answer  # float32, likewise
 
     @property
     def arrays(self) -> Sequence[mx.array]:
-        return (self.experts, self.scores)
+        return (*self.experts.arrays, *self.scores.arrays)
 
     def ranked(self) -> list[tuple[int, float]]:
-        scores = self.scores.astype(mx.float32)
-        return best_per_expert(np.array(self.experts).reshape(-1), np.array(scores).reshape(-1))
+        return best_per_expert(self.experts.host(), self.scores.host())
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Protocol
 import mlx.core as mx
 
 from streaming_core.predict.guess import Guess, KnownGuess, ScoredGuess
+from streaming_core.residency.link import Link
 
 __all__ = [
     "CascadePredictor",
@@ -67,7 +68,10 @@ class GatePredictor(NoPrediction):
     this layer's own router sees.
     """
 
-    def __init__(self, routers: Mapping[int, RouterView], width: int, ahead: int, *, from_router_input: bool) -> None:
+    def __init__(
+        self, routers: Mapping[int, RouterView], width: int, ahead: int, link: Link, *, from_router_input: bool
+    ) -> None:
+        self._link = link
         self.needs_input = not from_router_input
         self._routers = routers
         self._width = width
@@ -86,7 +90,8 @@ class GatePredictor(NoPrediction):
         scores = router.scores(hidden, normed=normed)
         width = min(self._width, scores.shape[-1])
         experts = mx.argpartition(scores, kth=-width, axis=-1)[..., -width:]
-        return ScoredGuess(target, experts, mx.take_along_axis(scores, experts, axis=-1))
+        best = mx.take_along_axis(scores, experts, axis=-1).astype(mx.float32)
+        return ScoredGuess(target, self._link.send(experts), self._link.send(best))
 
 
 class CascadePredictor(NoPrediction):

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
+from typing import Protocol
 
 from streaming_core.reading import Ticket
-from streaming_core.residency.bank import RowBank, SlotBank
+from streaming_core.residency.bank import RowBank
 
 __all__ = ["SideBuffers"]
+
+
+class Rows(Protocol):
+    """Memory for so many records."""
+
+    batch: int
+
+    def destinations(self, slots: Sequence[int]) -> list[list[memoryview]]: ...
 
 
 class SideBuffers:
     """Those rows of a bank that are no layer's slots."""
 
-    def __init__(self, bank: SlotBank, layers: Sequence[RowBank] = ()) -> None:
+    def __init__(self, bank: Rows, layers: Sequence[RowBank] = ()) -> None:
         """`layers` have their slots in the same bank."""
         self._bank = bank
         self._layers = layers

@@ -20,22 +20,17 @@ JoinPages = Callable[[int, int], None]  # (address, bytes): memory in use, see M
 
 # Banks smaller than this share a buffer: large pages are 2 MiB, and the ends of a buffer seldom fill one.
 _SHARED_BYTES = 64 << 20
-_BESIDE = 64  # bytes before a page; keeps every dtype aligned
 
 
 class Arena:
     """One MLX buffer, given out in pieces that start on pages.  MLX's own CPU buffers do not start on one."""
 
-    def __init__(self, nbytes: int, join_pages: JoinPages | None = None, *, migrates: bool = False) -> None:
-        """Room for pieces whose sizes, each rounded up to whole pages, sum up to `nbytes`.
-
-        `migrates`: the memory wanders between host and device (CUDA).  Direct reads into it leave stale bytes behind
-        (docs/log.md), so its pieces start beside pages: readers then go through a buffer of their own.
-        """
-        self._room = mx.zeros((nbytes + 2 * PAGE,), dtype=mx.uint8)
+    def __init__(self, nbytes: int, join_pages: JoinPages | None = None) -> None:
+        """Room for pieces whose sizes, each rounded up to whole pages, sum up to `nbytes`."""
+        self._room = mx.zeros((nbytes + PAGE,), dtype=mx.uint8)
         mx.eval(self._room)
         address = np.array(self._room, copy=False).ctypes.data
-        self._next = -(address + (_BESIDE if migrates else 0)) % PAGE
+        self._next = -address % PAGE
         if join_pages is not None:
             join_pages(address, self._room.nbytes)
 

@@ -5,16 +5,27 @@ Legend: S rows of an array, one a slot unless a bank is shared.  A part of shape
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any, Protocol, cast
 
 import mlx.core as mx
+import numpy as np
 
 from streaming_core.geometry import PAGE, RecordGeometry
 from streaming_core.residency.arena import Arena
 from streaming_core.units import round_up
 
-__all__ = ["Bank", "RowBank", "SlotBank", "StagedBank"]
+__all__ = ["Bank", "Pinned", "PinnedStage", "RowBank", "SlotBank", "StagedBank"]
+
+Arrays = dict[str, mx.array]
+
+
+class Pinned(Protocol):
+    """Memory of the host's that the device sees at the same address."""
+
+    view: memoryview
+    address: int
 
 
 class Bank(Protocol):
@@ -24,7 +35,6 @@ class Bank(Protocol):
     geometry: RecordGeometry
     arrays: dict[str, mx.array]  # part name -> [S, ...]
     batch: int  # how many slots can be written between two commits
-    shared: bool  # the views are the arrays' own memory
 
     def row(self, slot: int) -> int:
         """Where the slot lies in the arrays."""
@@ -46,7 +56,6 @@ class SlotBank:
         """Takes `room(geometry, slots)` bytes of the arena, or makes one of its own."""
         self.geometry = geometry
         self.batch = slots
-        self.shared = True
         self.arrays: dict[str, mx.array] = {}
         self._pieces: list[tuple[memoryview, int]] = []  # a part's memory, and its bytes of one slot
         arena = arena or Arena(self.room(geometry, slots))
@@ -85,7 +94,6 @@ class RowBank:
         self.geometry = whole.geometry
         self.arrays = whole.arrays
         self.batch = slots
-        self.shared = True
         self.rows = list(range(first, first + slots))
         self._whole = whole
 
@@ -104,19 +112,65 @@ class RowBank:
         return
 
 
-class StagedBank:
-    """Device memory apart from the host's (CUDA): reads land in a staging bank, a kernel copies them over.
+class PinnedStage:
+    """Records on their way to a device with memory of its own, in memory of the host's that the device reads.
 
-    Host writes into memory that the GPU also reads make pages wander back and forth; measured 35 tokens/s against 63
-    with banks that stay on the device (docs/log.md).
+    The first words name the rows that the records go to; each part's records lie together, from a page on.
     """
 
-    def __init__(self, geometry: RecordGeometry, slots: int, stage: SlotBank) -> None:
-        """`stage` has the same geometry and may serve several banks, one fill at a time."""
+    def __init__(self, geometry: RecordGeometry, batch: int, memory: Pinned) -> None:
+        """`memory` has `room(geometry, batch)` bytes."""
+        self.batch = batch
+        self.offsets = self._offsets(geometry, batch)
+        self.pending: mx.array | None = None  # there once the device has read what was last put here
+        self._memory = memory
+        self._rows = np.frombuffer(memory.view, np.uint32)[:batch]
+        self._pieces = [(memory.view[at : at + part.nbytes * batch], part.nbytes)
+                        for part, at in zip(geometry.parts, self.offsets, strict=True)]  # fmt: skip
+
+    @staticmethod
+    def _offsets(geometry: RecordGeometry, batch: int) -> list[int]:
+        sizes = [4 * batch, *(part.nbytes * batch for part in geometry.parts)]
+        return list(accumulate(round_up(size, PAGE) for size in sizes))[:-1]
+
+    @classmethod
+    def room(cls, geometry: RecordGeometry, batch: int) -> int:
+        """Bytes, in whole pages."""
+        return cls._offsets(geometry, batch)[-1] + round_up(geometry.parts[-1].nbytes * batch, PAGE)
+
+    @property
+    def address(self) -> int:
+        return self._memory.address
+
+    def destinations(self, slots: Sequence[int]) -> list[list[memoryview]]:
+        """As a bank's."""
+        return [[memory[s * n : (s + 1) * n] for memory, n in self._pieces] for s in slots]
+
+    def settle(self) -> None:
+        """The device has read everything when it returns."""
+        if self.pending is not None:
+            mx.eval(self.pending)
+            self.pending = None
+
+    def name_rows(self, rows: Sequence[int]) -> None:
+        self._rows[: len(rows)] = rows
+
+
+class StagedBank:
+    """Device memory apart from the host's (CUDA): reads land in a stage, a kernel copies them over.
+
+    Reads that land in memory which migrates cost ten times as much as both (docs/log.md).
+    """
+
+    def __init__(
+        self, geometry: RecordGeometry, slots: int, stage: PinnedStage, fill: Callable[[Arrays, int], mx.array]
+    ) -> None:
+        """`stage` has the same geometry and may serve several banks, one fill at a time; `fill(arrays, n)` copies its
+        first n records to the rows it names, and returns what is there when that is done."""
         self.geometry = geometry
         self.batch = stage.batch
-        self.shared = False
         self._stage = stage
+        self._fill = fill
         self.arrays = {
             part.name: mx.zeros((slots, *part.shape), dtype=getattr(mx, part.dtype)) for part in geometry.parts
         }
@@ -126,15 +180,14 @@ class StagedBank:
         return slot
 
     def destinations(self, slots: Sequence[int]) -> list[list[memoryview]]:
+        self._stage.settle()
         return self._stage.destinations(range(len(slots)))
 
     def exchange(self, slot: int, row: int) -> int | None:
         return None
 
     def commit(self, slots: Sequence[int]) -> None:
-        where = mx.array(list(slots), dtype=mx.uint32)
-        for name, array in self.arrays.items():
-            # With no other reference to the buffer MLX updates it in place; evaluated at once, because the next read
-            # will overwrite the stage.
-            array[where] = self._stage.arrays[name][: len(slots)]
-        mx.eval(self.arrays)
+        self._stage.name_rows(slots)
+        self._stage.pending = self._fill(self.arrays, len(slots))
+        # Begun at once: work begun later sees it, work of one graph might not.
+        mx.async_eval(self._stage.pending)  # type: ignore[no-untyped-call]

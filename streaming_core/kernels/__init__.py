@@ -1,0 +1,1 @@
+"""Custom kernels.  The only package that makes any."""
