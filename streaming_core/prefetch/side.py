@@ -36,8 +36,12 @@ class SideBuffers:
     @property
     def room(self) -> int:
         """How many are free."""
-        waiting = [(row, ticket) for row, ticket in self._leaving if not ticket.done]
-        self._free += [row for row, ticket in self._leaving if ticket.done]
+        waiting = []
+        for row, ticket in self._leaving:
+            if ticket.done:  # asked once: a moment later it may be
+                self._free.append(row)
+            else:
+                waiting.append((row, ticket))
         self._leaving = waiting
         return len(self._free)
 

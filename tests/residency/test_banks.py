@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 import mlx.core as mx
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from streaming_core.geometry import PAGE, RecordGeometry
 from streaming_core.hardware import FakeMachine
 from streaming_core.prefetch import SideBuffers
+from streaming_core.reading import Ticket
 from streaming_core.residency.bank import Bank, PinnedStage, RowBank, SlotBank, StagedBank
 
 GEOMETRY = RecordGeometry.of(
@@ -80,6 +82,24 @@ def test_a_slot_and_a_side_buffer_change_places_and_no_row_is_in_two_hands() -> 
         assert all(bytes(view) == bytes([number]) * len(view) for view in layer.destinations([slot])[0])
         assert sides.room == 4
         assert len({*layers[0].rows, *layers[1].rows}) == 8
+
+
+def test_a_given_up_row_comes_free_once_however_its_read_ends() -> None:
+    class Ending:
+        """Done from the second time on that somebody asks."""
+
+        asked = 0
+
+        @property
+        def done(self) -> bool:
+            self.asked += 1
+            return self.asked > 1
+
+    sides = SideBuffers(SlotBank(GEOMETRY, 3))
+    for _ in range(3):
+        sides.give_up(sides.take(), cast(Ticket, Ending()))
+    assert [sides.room, sides.room, sides.room] == [0, 3, 3]
+    assert {sides.take() for _ in range(3)} == {0, 1, 2}
 
 
 def test_after_an_interruption_free_is_what_is_neither_used_nor_a_slot() -> None:
