@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from weakref import WeakValueDictionary
 
 import mlx.core as mx
@@ -120,14 +120,11 @@ class Engine:
             mx.async_eval(*guess.arrays)  # type: ignore[no-untyped-call]
             self._own = guess
 
-    def act_on_own(self, layer: int, go_on: Callable[[], None]) -> None:
-        """Acts on the guess that the layer's own input gave, if there is one.  `go_on` gives the device its next work
-        first, so that it does not stand still meanwhile."""
+    def act_on_own(self, layer: int) -> None:
+        """Acts on the guess that the layer's own input gave, if there is one."""
         guess, self._own = self._own, None
         if guess is None or guess.layer != layer:
             return
-        if self.queues_work:
-            go_on()
         started = time.perf_counter()
         mx.eval(*guess.arrays)
         self.counters[layer].sync_s += time.perf_counter() - started

@@ -25,6 +25,7 @@ __all__ = ["StreamedLayer"]
 # A result this small is kept until the next call, so that slots it may still read are not overwritten; a larger one is
 # evaluated at once instead, because keeping it would hold a prompt chunk's activations for every layer.
 _KEEP_BYTES = 1 << 20
+_CALLS_REMEMBERED = 8
 
 
 class StreamedLayer:
@@ -49,6 +50,7 @@ class StreamedLayer:
         self._experts = experts
         self._row_of = engine.link.table(table.experts)
         self._last: mx.array | None = None
+        self._complete = 0.0  # the share of calls of late whose experts were all there
 
     def __call__(self, x: mx.array, indices: mx.array) -> mx.array:
         """x [..., D], indices [..., K] (any integer type, unsorted, may repeat) -> [..., K, D]."""
@@ -61,7 +63,10 @@ class StreamedLayer:
         guesses = engine.take_guesses(self.number)
         answer = engine.link.send(indices)
         arrays = [*answer.arrays, *(array for guess in guesses for array in guess.arrays)]
-        engine.act_on_own(self.number, lambda: mx.async_eval(*arrays))  # type: ignore[no-untyped-call]
+        if engine.queues_work:
+            mx.async_eval(*arrays)  # type: ignore[no-untyped-call]
+        engine.act_on_own(self.number)
+        early = self._run_early(x, indices)  # after it nothing changes the table before the plan does
         started = time.perf_counter()
         mx.eval(*arrays)
         self.counters.sync_s += time.perf_counter() - started
@@ -81,16 +86,31 @@ class StreamedLayer:
             engine.act(guesses)
             out = self._in_waves(x, indices, asked)
         else:
-            self._fetch(experts, expected)
-            out = self._keep(self._experts(x, self._row_of.rows(indices)))
+            were_there = self._fetch(experts, expected)
+            if early is None or not were_there:
+                early = self._experts(x, self._row_of.rows(indices))
+            out = self._keep(early)
+            self._complete += (were_there - self._complete) / _CALLS_REMEMBERED
             engine.act(guesses)  # last, so that neither a read that is waited for nor the device comes behind it
         engine.prefetch.leave(self)
         engine.torn.discard(self.number)
         engine.leaves(self.counters)
         return out
 
-    def _fetch(self, experts: Sequence[int], expected: Sequence[int]) -> None:
-        """Returns when every asked expert is in its slot."""
+    def _run_early(self, x: mx.array, indices: mx.array) -> mx.array | None:
+        """Sets the device to work on the experts before the host knows whether they are there, if they mostly are.
+
+        If one is not, the result is thrown away, so it does not matter that its slot is written meanwhile.
+        """
+        small = indices.size * x.shape[-1] * x.itemsize <= _KEEP_BYTES
+        if not (self._engine.queues_work and small and self._complete > 0.5):
+            return None
+        out = self._experts(x, self._row_of.rows(indices))
+        mx.async_eval(out)  # type: ignore[no-untyped-call]
+        return out
+
+    def _fetch(self, experts: Sequence[int], expected: Sequence[int]) -> bool:
+        """Returns when every asked expert is in its slot: whether each was before."""
         plan = self.table.plan(experts)
         self._finish(self._begin(plan))
         lost = self._wait(lambda: self._engine.prefetch.collect(self, expected)) if expected else []
@@ -99,6 +119,7 @@ class StreamedLayer:
             again = self.table.plan(lost)
             self._finish(self._begin(again))
             self.table.release(again)
+        return not plan.misses and not expected
 
     def _wait(self, what: Callable[[], list[int]]) -> list[int]:
         started = time.perf_counter()

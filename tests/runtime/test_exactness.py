@@ -16,6 +16,7 @@ from mlx_lm.models.cache import make_prompt_cache
 
 import streaming_core
 from streaming_core import Settings
+from streaming_core.layer import StreamedLayer
 from streaming_core.reading import native_available, native_missing
 
 # prompt tokens, tokens per pass, batch
@@ -153,3 +154,40 @@ def test_greedy_text_equals_mlx_lms(tiny: Path, shared_cache: Path, slots: int) 
         theirs = mlx_lm.stream_generate(model.model, tokenizer, prompt, max_tokens=60)
         assert [(r.token, r.text) for r in theirs] == expected
         assert model.generate(prompt, 60) == "".join(text for _, text in expected)
+
+
+@pytest.mark.parametrize("slots", [TOP_K, 10, 14, "all"])
+@pytest.mark.parametrize(
+    ("backend", "kind", "ahead"),
+    [("none", "none", 1), ("slots", "gate", 0), ("slots", "gate", 1), ("stage", "cascade", 1)],
+)
+def test_experts_that_run_before_the_host_knows_whether_they_are_there(
+    tiny: Path, shared_cache: Path, expected: Callable[..., mx.array], monkeypatch: pytest.MonkeyPatch,
+    backend: str, kind: str, ahead: int, slots: int | str,
+) -> None:  # fmt: skip
+    """As on a GPU, which takes work without making the caller wait."""
+    early: list[bool] = []
+    run_early, fetch = StreamedLayer._run_early, StreamedLayer._fetch
+
+    def ran(layer: StreamedLayer, x: mx.array, indices: mx.array) -> mx.array | None:
+        layer._complete = 1.0  # however often it was in vain
+        out = run_early(layer, x, indices)
+        assert out is not None
+        return out
+
+    def fetched(layer: StreamedLayer, *args: Any) -> bool:
+        early.append(fetch(layer, *args))
+        return early[-1]
+
+    monkeypatch.setattr(StreamedLayer, "_run_early", ran)
+    monkeypatch.setattr(StreamedLayer, "_fetch", fetched)
+    wanted = settings(
+        residency__slots=slots, predict__kind=kind, prefetch__backend=backend, prefetch__ahead=ahead, predict__mult=2.0
+    )
+    with streaming_core.load(tiny, wanted, cache_dir=shared_cache) as model:
+        model._engine.queues_work = True
+        for _ in range(2):
+            for call in CALLS:
+                assert mx.array_equal(run(model.model, *call), expected(*call)), call
+    assert False in early
+    assert True in early or slots == TOP_K
