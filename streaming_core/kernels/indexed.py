@@ -22,7 +22,7 @@ _PLAIN_MODES = {"float32": 4, "bfloat16": 5, "float16": 6}
 _GROUPS = {"affine": (32, 64, 128), "mxfp4": (32,), "mxfp8": (32,), "nvfp4": (16,)}
 _BITS = {"affine": (2, 3, 4, 5, 6, 8), "mxfp4": (4,), "mxfp8": (8,), "nvfp4": (4,)}
 _ACTIVATIONS = {"swiglu": 1, "clipped_swiglu": 2}
-_CHUNK = 64  # units of x in shared memory at a time: 9 KiB, so that several blocks fit into a core
+_WORDS_IN_FLIGHT = 32  # registers of a lane for weights on their way: 128 bytes, and still half of a core's lanes fit
 _LARGEST_GRID_Y = 65535  # CUDA's limit
 _SMALLEST_WEIGHT = 8  # elements; MLX passes smaller arrays to Metal in another address space
 _PLACEHOLDER = "slots"  # stands for an array that a format lacks; the kernel does not read it
@@ -81,16 +81,11 @@ def kernel_of(
             raise ValueError(f"no kernel for {why}")
     if (first.rows, first.columns) != (last.rows, last.columns):
         raise ValueError(f"gate is {first.rows} x {first.columns}, up {last.rows} x {last.columns}: no kernel for both")
-    unit = next(u for u in (32, 16, 8) if first.columns % u == 0)
-    units = first.columns // unit
-    lanes = layout.lanes
-    while lanes > 8 and lanes > units:
-        lanes //= 2
+    unit, lanes, depth = _spread(formats, layout)
     template: list[tuple[str, TemplateValue]] = [
-        ("XT", types[0]), ("YT", types[1]), ("N", first.rows), ("C", first.columns), ("UNIT", unit),
-        ("CHUNK", min(_CHUNK, -(-units // lanes) * lanes)), ("LANES", lanes), ("TILE", layout.tile),
-        ("BLOCK", layout.block), ("SHARE", share), ("PAIR", len(formats) == 2),
-        ("ACTIVATION", 0 if activation is None else _ACTIVATIONS[activation.kind]),
+        ("XT", types[0]), ("YT", types[1]), ("N", first.rows), ("C", first.columns), ("UNIT", unit), ("DEPTH", depth),
+        ("LANES", lanes), ("TILE", layout.tile), ("BLOCK", layout.block), ("SHARE", share),
+        ("PAIR", len(formats) == 2), ("ACTIVATION", 0 if activation is None else _ACTIVATIONS[activation.kind]),
     ]  # fmt: skip
     inputs = ["x", "slots"]
     for at, format in enumerate((first, last)):
@@ -106,6 +101,22 @@ def kernel_of(
     alpha, limit = (1.0, 0.0) if activation is None else (activation.alpha, activation.limit)
     macros = (("ALPHA", float(alpha)), ("LIMIT", float(limit)))
     return Kernel(dialect, "experts", tuple(inputs), "y", tuple(template), macros)
+
+
+def _spread(formats: tuple[ProjectionFormat, ...], layout: Layout) -> tuple[int, int, int]:
+    """Columns of a unit, lanes of a row, units that a lane loads before it uses the first."""
+    columns = formats[0].columns
+    # 8 columns that are not quantized are a vector load already; the bits of 32 quantized ones fill whole words.
+    plain = any(format.mode == "none" for format in formats)
+    unit = 8 if plain else next(u for u in (32, 16) if columns % u == 0)
+    units = columns // unit
+    lanes = layout.lanes
+    while lanes > 8 and 2 * lanes > units:  # a row so short that most lanes would have but one unit, or none
+        lanes //= 2
+    words = sum(unit * format.bits // 32 for format in formats) * layout.tile
+    rounds = -(-units // lanes)
+    chunks = -(-rounds // max(1, _WORDS_IN_FLIGHT // words))
+    return unit, lanes, -(-rounds // chunks)
 
 
 class IndexedLinear:

@@ -250,10 +250,10 @@ def replaced(old: str, new: str, count: int = 1) -> Change:
 FAULTS = {
     "last unit left out": (
         "4-bits",
-        replaced(r"if \(unit < UNITS\) \{\n            Unit", "if (unit < UNITS - 1) {\n            Unit"),
+        replaced(r"begin \+ at < UNITS\)", "begin + at < UNITS - 1)"),
     ),
     "last row left out": ("4-bits", replaced(r"n < N\)", "n < N - 1)")),
-    "next slot": ("4-bits", replaced(r"size_t\(slots\[routed\]\) \* N", "size_t(slots[routed]) * N + 1")),
+    "next slot": ("4-bits", replaced(r"LOAD\(slots \+ routed\)\) \* N", "LOAD(slots + routed)) * N + 1")),
     "next row of x": ("4-bits", replaced(r"routed / SHARE\)", "(routed + 1) / SHARE)")),
     "barrier before the next chunk": ("4-bits-long", replaced(r"BARRIER\(\);  // others", "// others")),
     "barrier after staging": ("4-bits", replaced(r"BARRIER\(\);  // the chunk", "// the chunk")),
@@ -278,9 +278,9 @@ def test_planted_faults_are_caught(emulated: Emulated, fault: str, dialect: Dial
 
 
 def test_a_read_past_the_weights_is_caught(emulated: Emulated) -> None:
-    past = replaced(r"unit \+ LANES < UNITS\)", "unit + LANES < UNITS + LANES)")
+    past = replaced(r"WHOLE \|\| unit < UNITS\)", "true)")
     with pytest.raises(RuntimeError, match="heap-buffer-overflow"):
-        errors(emulated, TEMPLATES["few-rows"], Dialect.METAL, 2, sanitize=True, change=past)
+        errors(emulated, TEMPLATES["2-bits"], Dialect.METAL, 2, sanitize=True, change=past)
 
 
 def test_lanes_that_miss_a_shuffle_are_caught(emulated: Emulated) -> None:

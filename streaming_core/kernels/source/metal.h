@@ -5,10 +5,15 @@
 #define SHARED threadgroup
 #define UNROLL _Pragma("clang loop unroll(full)")
 #define BARRIER() metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup)
+#define LOAD(pointer) (*(pointer))
 #define SHUFFLE_XOR(value, distance) metal::simd_shuffle_xor(value, ushort(distance))
 
 INLINE float as_float(uint bits) {
     return as_type<float>(bits);
+}
+
+INLINE uint masked_or(uint value, uint mask, uint more) {
+    return (value & mask) | more;
 }
 
 INLINE float2 halves(uint bits) {
@@ -25,10 +30,6 @@ INLINE uint4 load_quad(const DEVICE uint* p) {
 
 INLINE uint2 load_pair(const DEVICE uint* p) {
     return *(const DEVICE uint2*)p;
-}
-
-INLINE uint load_word(const DEVICE uint* p) {
-    return *p;
 }
 
 typedef bfloat16_t brain;

@@ -19,7 +19,7 @@ INLINE float lifted(const THREAD uint* words, int i) {
     } else {
         v = v << (to - from);
     }
-    return as_float((v & ((1u << BITS) - 1u) << to) | 0x3f800000u);
+    return as_float(masked_or(v, ((1u << BITS) - 1u) << to, 0x3f800000u));
 }
 
 // sum over i of x[i] * value i, up to the factor that scale_of has
@@ -125,13 +125,12 @@ INLINE void load_words(const DEVICE uint* p, THREAD uint* words) {
     } else {
         UNROLL
         for (int i = 0; i < COUNT; i++) {
-            words[i] = load_word(p + i);
+            words[i] = LOAD(p + i);
         }
     }
 }
 
-// One unit of TILE rows, as loaded: nothing is done with it before it is needed, so that the next unit's loads are on
-// their way while this one is multiplied.
+// One unit of TILE rows, as loaded: nothing is done with it before it is needed, so that many loads are on their way.
 template <int MODE, int BITS, int GROUP, int UNIT, int TILE, int C, typename S>
 struct Unit {
     enum { WORDS = UNIT * BITS / 32, SPAN = GROUP < UNIT ? GROUP : UNIT, SPANS = UNIT / SPAN, PLAIN = MODE >= PLAIN_FLOAT32 };
@@ -140,20 +139,20 @@ struct Unit {
     S scales[TILE][SPANS];
     S biases[TILE];
 
-    // weight [S * N, C * BITS / 32]  scale, bias [S * N, C / GROUP]  rows [TILE] of these
+    // weight [N, C * BITS / 32]  scale, bias [N, C / GROUP]  rows [TILE] of these
     template <typename P>
-    INLINE void load(const DEVICE uint* weight, P scale, P bias, const THREAD size_t* rows, uint unit) {
+    INLINE void load(const DEVICE uint* weight, P scale, P bias, const THREAD uint* rows, uint unit) {
         UNROLL
         for (int t = 0; t < TILE; t++) {
             load_words<WORDS>(weight + rows[t] * (C * BITS / 32) + unit * WORDS, words[t]);
             if (!PLAIN) {
-                const size_t at = rows[t] * (C / GROUP) + unit * UNIT / GROUP;
+                const uint at = rows[t] * (C / GROUP) + unit * UNIT / GROUP;
                 UNROLL
                 for (int s = 0; s < SPANS; s++) {
-                    scales[t][s] = scale[at + s];
+                    scales[t][s] = LOAD(scale + at + s);
                 }
                 if (MODE == AFFINE) {
-                    biases[t] = bias[at];
+                    biases[t] = LOAD(bias + at);
                 }
             }
         }

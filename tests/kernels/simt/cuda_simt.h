@@ -37,10 +37,6 @@ inline float2 __half22float2(__half2 v) {
 inline float __uint_as_float(unsigned bits) {
     return simt::float_of(bits);
 }
-template <typename T>
-inline T __ldg(const T* p) {
-    return *p;
-}
 inline void __syncthreads() {
     simt::barrier();
 }
