@@ -24,7 +24,7 @@ INLINE float lifted(const THREAD uint* words, int i) {
 
 // sum over i of x[i] * value i, up to the factor that scale_of has
 template <int MODE, int BITS, int COUNT>
-INLINE float dot(const THREAD uint* words, const THREAD float* x) {
+INLINE float products(const THREAD uint* words, const THREAD float* x) {
     float sum = 0.0f;
     if (MODE == AFFINE) {
         UNROLL
@@ -164,7 +164,7 @@ struct Unit {
         for (int t = 0; t < TILE; t++) {
             UNROLL
             for (int s = 0; s < SPANS; s++) {
-                const float part = dot<MODE, BITS, SPAN>(words[t] + s * SPAN * BITS / 32, x + s * SPAN);
+                const float part = products<MODE, BITS, SPAN>(words[t] + s * SPAN * BITS / 32, x + s * SPAN);
                 const float factor = PLAIN ? 1.0f : scale_of<MODE, BITS>(scales[t][s]);
                 sums[t] += factor * part;
                 if (MODE == AFFINE) {
