@@ -1,1 +1,1 @@
-"""Custom kernels.  The only package that makes any."""
+"""Custom kernels for the experts of calls with few tokens, and the choice between them and MLX's own."""
