@@ -1,0 +1,58 @@
+"""Random experts of a format, and calls of them: for self-tests and benchmarks.
+
+Legend: T tokens, K experts per token, S slots, D model width, N rows of a projection, C columns.
+"""
+
+from __future__ import annotations
+
+import mlx.core as mx
+
+from streaming_core.kernels.formats import ExpertFormat, ProjectionFormat
+
+__all__ = ["random_parts", "random_rows", "random_slots"]
+
+
+def random_parts(experts: ExpertFormat, slots: int, seed: int, different: int | None = None) -> dict[str, mx.array]:
+    """Evaluated parts [S, ...] whose outputs are about as large as their inputs.
+
+    With `different`, only so many experts are random and the others are copies in memory of their own: large banks are
+    then made at once.
+    """
+    parts: dict[str, mx.array] = {}
+    named = (("gate_proj", experts.gate), ("up_proj", experts.up), ("down_proj", experts.down))
+    for number, (name, form) in enumerate(named):
+        made = [_expert(form, seed * 3_000_017 + 1009 * number + n) for n in range(min(slots, different or slots))]
+        for tensor in made[0]:
+            one = mx.stack([made[n % len(made)][tensor] for n in range(slots)])
+            mx.eval(one)
+            parts[f"{name}.{tensor}"] = one
+    return parts
+
+
+def _expert(form: ProjectionFormat, seed: int) -> dict[str, mx.array]:
+    """One matrix [N, C] and what belongs to it."""
+    key, bias_key = mx.random.split(mx.random.key(seed))
+    dtype, scale_dtype = getattr(mx, form.dtype), getattr(mx, form.scale_dtype)
+    weight = mx.random.normal((form.rows, form.columns), key=key) / form.columns**0.5
+    if form.mode == "none":
+        tensors = {"weight": weight.astype(scale_dtype)}
+    else:
+        weight = weight.astype(scale_dtype if form.mode == "affine" else dtype)
+        packed = mx.quantize(weight, form.group, form.bits, mode=form.mode)
+        tensors = dict(zip(("weight", "scales", "biases"), packed, strict=False))
+    if form.bias:
+        tensors["bias"] = (0.1 * mx.random.normal((form.rows,), key=bias_key)).astype(dtype)
+    mx.eval(tensors)
+    return tensors
+
+
+def random_rows(experts: ExpertFormat, tokens: int, seed: int) -> mx.array:
+    """[T, D]"""
+    rows = mx.random.normal((tokens, experts.gate.columns), key=mx.random.key(seed))
+    return rows.astype(getattr(mx, experts.gate.dtype))
+
+
+def random_slots(tokens: int, top_k: int, slots: int, seed: int) -> mx.array:
+    """[T, K] uint32; the slots of a token differ, as long as there are enough."""
+    order = mx.argsort(mx.random.uniform(shape=(tokens, max(slots, top_k)), key=mx.random.key(seed)), axis=-1)
+    return (order[:, :top_k] % slots).astype(mx.uint32)

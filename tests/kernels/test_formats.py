@@ -1,0 +1,94 @@
+"""What a module's format is read as."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+from kernel_cases import HIDDEN, MODES, WIDTH, SquaredUp, make_switch
+from mlx_lm.models.activations import SwigluOAI
+from mlx_lm.models.switch_layers import SwitchGLU
+
+from streaming_core.hardware import Machine
+from streaming_core.kernels.formats import Activation, ExpertFormat, ProjectionFormat, Unknown, format_of, parts_of
+from streaming_core.kernels.sample import random_parts
+from streaming_core.models.outline import open_model
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_bits_group_mode_shape_and_types_are_read(mode: tuple[str, int, int]) -> None:
+    name, bits, group = mode
+    found = format_of(make_switch(mode, dtype="float16", bias=True))
+    assert isinstance(found, ExpertFormat)
+    scales = "float16" if name in ("affine", "none") else "uint8"
+    wide = ProjectionFormat(HIDDEN, WIDTH, bits or 16, group, name, "float16", scales, True)
+    assert found.gate == found.up == wide
+    assert (found.down.rows, found.down.columns) == (WIDTH, HIDDEN)
+    assert found.activation == Activation("swiglu")
+
+
+def test_projections_may_differ() -> None:
+    found = format_of(make_switch(("affine", 3, 64), ("mxfp4", 4, 32), ("none", 0, 0)))
+    assert isinstance(found, ExpertFormat)
+    assert [(p.mode, p.bits, p.group) for p in (found.gate, found.up, found.down)] == [
+        ("affine", 3, 64),
+        ("mxfp4", 4, 32),
+        ("none", 32, 0),
+    ]
+
+
+def test_activations_that_kernels_know_have_a_name_and_the_others_none() -> None:
+    def of(activation: object) -> Activation | None:
+        found = format_of(make_switch(("affine", 4, 64), activation=activation))
+        assert isinstance(found, ExpertFormat)
+        return found.activation
+
+    assert of(SwigluOAI(alpha=1.5, limit=6.0)) == Activation("clipped_swiglu", 1.5, 6.0)
+    assert of(SquaredUp()) is None
+
+
+class OwnCall(SwitchGLU):
+    """Computes something else than gate, up and down."""
+
+
+def test_what_may_compute_something_else_has_no_format() -> None:
+    found = format_of(OwnCall(32, 32, 2))
+    assert isinstance(found, Unknown)
+    assert "OwnCall" in found.reason
+    switch = make_switch(("affine", 4, 64))
+    switch.norm = make_switch(("none", 0, 0))
+    found = format_of(switch)
+    assert isinstance(found, Unknown)
+    assert "norm" in found.reason
+
+
+def test_a_scale_for_the_whole_matrix_has_no_format() -> None:
+    switch = make_switch(("nvfp4", 4, 16))
+    switch.up_proj.global_scale = mx.ones((5,))
+    found = format_of(switch)
+    assert found == Unknown("up_proj has a scale for the whole matrix")
+
+
+def test_the_format_is_known_while_the_module_has_given_its_tensors_away(tiny: Path, machine: Machine) -> None:
+    opened = open_model(tiny, "tiny", machine.hardware())
+    switch = opened.switches[0]
+    found = format_of(switch.module, switch.geometry)
+    assert isinstance(found, ExpertFormat)
+    shapes = {part.name: part.shape for part in switch.geometry.parts}
+    assert shapes["gate_proj.weight"] == (found.gate.rows, found.gate.words)
+    assert (found.down.rows, found.down.columns) == (found.gate.columns, found.gate.rows)
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+@pytest.mark.parametrize("bias", [False, True])
+def test_random_parts_are_laid_out_as_the_modules_own(mode: tuple[str, int, int], bias: bool) -> None:
+    switch = make_switch(mode, dtype="bfloat16", bias=bias, experts=3)
+    found = format_of(switch)
+    assert isinstance(found, ExpertFormat)
+    made = random_parts(found, 3, seed=1)
+    own = parts_of(switch)
+    assert {n: (a.shape, a.dtype) for n, a in made.items()} == {n: (a.shape, a.dtype) for n, a in own.items()}
+    copies = random_parts(found, 3, seed=1, different=2)
+    assert mx.array_equal(copies["up_proj.weight"][1], made["up_proj.weight"][1])
+    assert mx.array_equal(copies["up_proj.weight"][2], made["up_proj.weight"][0])
