@@ -12,6 +12,8 @@ from streaming_core.engine import Engine
 from streaming_core.geometry import RecordGeometry
 from streaming_core.guessing import make_budget, make_predictor, make_prefetch, observe_inputs
 from streaming_core.hardware import Machine
+from streaming_core.kernels.offer import makers
+from streaming_core.kernels.select import make_kernels
 from streaming_core.models.outline import OpenModel
 from streaming_core.models.switches import Switch, put_module
 from streaming_core.progress import OnProgress, Progress
@@ -87,6 +89,7 @@ def assemble(
         prefetch = make_prefetch(opened, plan, settings, reader, machine)
         budget = make_budget(settings)
         engine = Engine(store, reader, predictor, prefetch, budget, fewest_rows, queues_work=backend != "cpu")
+        engine.kernels = make_kernels(settings.kernels, backend, makers(backend))
         slots_of = [plan.slots if s.layer in plan.streamed else s.experts for s in opened.switches]
         if backend == "cuda":
             banks = _staged(opened.switches, slots_of, opened.outline.top_k)
@@ -94,14 +97,15 @@ def assemble(
             banks = _unified(opened.switches, slots_of, machine.join_pages)
         for done, (switch, bank) in enumerate(zip(opened.switches, banks, strict=True)):
             switch.adopt(bank.arrays)
+            experts = engine.kernels.wrap(switch.layer, switch.module, switch.geometry)
             if switch.layer in plan.streamed:
                 policy = make_policy(settings.residency.policy, settings.residency.half_life)
                 table = SlotTable(switch.experts, plan.slots, policy)
-                module = StreamedSwitch(switch.layer, switch.module, table, bank, engine)
+                module = StreamedSwitch(switch.layer, experts, table, bank, engine)
                 put_module(opened.model, switch.path, module)
             else:
                 _fill(bank, switch, store, reader)
-                put_module(opened.model, switch.path, switch.module)
+                put_module(opened.model, switch.path, experts)
             on_progress(Progress("loading experts", done + 1, len(opened.switches), "layers"))
         mx.eval(opened.model.parameters())
         if predictor.needs_input and plan.streamed:

@@ -22,6 +22,7 @@ from streaming_core.assemble import assemble, open_store
 from streaming_core.engine import Engine
 from streaming_core.errors import ModelClosed, ModelNotSupported, ProfileInvalid
 from streaming_core.hardware import Machine, default_budget_bytes, detect
+from streaming_core.kernels.select import LayerChoice
 from streaming_core.models.outline import ModelOutline, OpenModel, open_model
 from streaming_core.models.resolve import default_cache_dir, resolve_model
 from streaming_core.profile import Profile
@@ -75,6 +76,10 @@ class StreamedModel:
     def stats(self) -> Stats:
         """Counts since load or `reset_stats()`."""
         return self._engine.stats()
+
+    def kernels(self, tokens: int = 1) -> tuple[LayerChoice, ...]:
+        """What computes the experts of each MoE layer in a call of so many tokens, and why; 1 is a decoded token."""
+        return self._engine.kernels.choices(tokens)
 
     def record(self, recorder: Recorder) -> None:
         """From now on the recorder hears of every pass, choice, guess and read; `NullRecorder()` ends it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import mlx.core as mx
@@ -9,6 +10,9 @@ import mlx.nn as nn
 from mlx_lm.models.switch_layers import SwiGLU, SwitchGLU
 
 from streaming_core.kernels.formats import Activation, ExpertFormat, ProjectionFormat
+from streaming_core.kernels.kernel import ExpertKernel
+from streaming_core.kernels.reference import ActivationOf, Parts, expert_mlp
+from streaming_core.settings import KernelSettings
 
 AFFINE = [("affine", bits, group) for bits in (2, 3, 4, 5, 6, 8) for group in (32, 64, 128)]
 MODES = [*AFFINE, ("mxfp4", 4, 32), ("mxfp8", 8, 32), ("nvfp4", 4, 16), ("none", 0, 0)]
@@ -52,8 +56,40 @@ def small_format(dtype: str = "float32", activation: Activation | None = Activat
     return ExpertFormat(wide, wide, replace(wide, rows=WIDTH, columns=HIDDEN), activation)
 
 
-class SquaredUp(nn.Module):  # type: ignore[misc]
+class TanhOfGate(nn.Module):  # type: ignore[misc]
     """An activation that no kernel knows."""
 
     def __call__(self, x: mx.array, gate: mx.array) -> mx.array:
         return mx.square(x) * mx.tanh(gate)
+
+
+class FakeMaker:
+    """Makes kernels that compute the reference, `wrong(out)` of it if that is given, and note what they were called
+    with."""
+
+    def __init__(
+        self,
+        name: str = "fused",
+        *,
+        refuses: str | None = None,
+        wrong: Callable[[mx.array], mx.array] | None = None,
+    ) -> None:
+        self.name = name
+        self.refuses = refuses
+        self.wrong = wrong
+        self.made: list[ExpertFormat] = []
+        self.calls: list[tuple[int, ...]] = []  # shapes of slots
+
+    def refusal(self, experts: ExpertFormat, settings: KernelSettings) -> str | None:
+        return self.refuses
+
+    def make(self, experts: ExpertFormat, settings: KernelSettings, activation: ActivationOf) -> ExpertKernel:
+        self.made.append(experts)
+
+        def kernel(x: mx.array, slots: mx.array, parts: Parts) -> mx.array:
+            assert slots.dtype == mx.uint32
+            self.calls.append(tuple(slots.shape))
+            out = expert_mlp(x, slots, parts, experts, activation)
+            return out if self.wrong is None else self.wrong(out)
+
+        return kernel

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import mlx.core as mx
 import pytest
-from kernel_cases import HIDDEN, MODES, WIDTH, SquaredUp, make_switch
+from kernel_cases import HIDDEN, MODES, WIDTH, TanhOfGate, make_switch
 from mlx_lm.models.activations import SwigluOAI
 from mlx_lm.models.switch_layers import SwitchGLU
 
@@ -45,7 +45,7 @@ def test_activations_that_kernels_know_have_a_name_and_the_others_none() -> None
         return found.activation
 
     assert of(SwigluOAI(alpha=1.5, limit=6.0)) == Activation("clipped_swiglu", 1.5, 6.0)
-    assert of(SquaredUp()) is None
+    assert of(TanhOfGate()) is None
 
 
 class OwnCall(SwitchGLU):

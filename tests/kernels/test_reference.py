@@ -7,7 +7,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from kernel_cases import MODES, SquaredUp, call, make_switch
+from kernel_cases import MODES, TanhOfGate, call, make_switch
 from mlx_lm.models.activations import SwigluOAI
 from mlx_lm.models.switch_layers import SwitchGLU, SwitchMLP
 
@@ -50,7 +50,7 @@ def test_projections_of_different_precision_equal_too(modes: tuple[tuple[str, in
     agree(make_switch(*modes, bias=bias), *call(6, 3))
 
 
-@pytest.mark.parametrize("activation", [SwigluOAI(), SwigluOAI(alpha=1.0, limit=0.5), SquaredUp()])
+@pytest.mark.parametrize("activation", [SwigluOAI(), SwigluOAI(alpha=1.0, limit=0.5), TanhOfGate()])
 @pytest.mark.parametrize("mode", [("affine", 4, 64), ("mxfp4", 4, 32)], ids=str)
 def test_any_activation_object_is_called_as_mlx_lm_calls_it(mode: tuple[str, int, int], activation: object) -> None:
     agree(make_switch(mode, bias=True, activation=activation), *call(5, 2))
@@ -114,7 +114,7 @@ def test_the_clip_cuts_up_on_both_sides_and_the_gate_from_above_only() -> None:
 
 
 def test_an_activation_without_a_name_has_to_be_given() -> None:
-    switch = make_switch(("affine", 4, 64), activation=SquaredUp())
+    switch = make_switch(("affine", 4, 64), activation=TanhOfGate())
     with pytest.raises(ValueError, match="pass the module's own"):
         expert_mlp(*call(1, 1), parts_of(switch), known(switch))
 
