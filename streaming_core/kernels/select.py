@@ -17,15 +17,13 @@ from streaming_core.errors import KernelWarning
 from streaming_core.geometry import RecordGeometry
 from streaming_core.kernels.formats import ExpertFormat, Unknown, format_of, parts_of
 from streaming_core.kernels.kernel import ExpertKernel, KernelMaker
+from streaming_core.kernels.offer import KERNELS, PLAIN, missing
 from streaming_core.kernels.reference import ActivationOf
 from streaming_core.kernels.selftest import ALLOWED, fault_of
 from streaming_core.layer_set import LayerSet
 from streaming_core.settings import KernelSettings
 
-__all__ = ["PLAIN", "Kernels", "KernelSwitch", "LayerChoice", "NoKernels", "SelectedKernels", "make_kernels", "missing"]
-
-PLAIN = "gather_qmm"
-_NAMES = ("fused", "indexed")  # in the order in which they are tried
+__all__ = ["KernelSwitch", "Kernels", "LayerChoice", "NoKernels", "SelectedKernels", "make_kernels"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,7 @@ class SelectedKernels:
 
     def __init__(self, settings: KernelSettings, makers: Sequence[KernelMaker]) -> None:
         self.settings = settings
-        self.makers = sorted(makers, key=lambda maker: _NAMES.index(maker.name))
+        self.makers = sorted(makers, key=lambda maker: KERNELS.index(maker.name))
         self.named = LayerSet.parse(settings.layers)
         self._faults: dict[tuple[str, ExpertFormat], str | None] = {}
         self._layers: list[_Layer] = []
@@ -208,14 +206,6 @@ class _PartsOf:
 
     def __call__(self) -> dict[str, mx.array]:
         return {name: linear[tensor] for name, linear, tensor in self._places}
-
-
-def missing(settings: KernelSettings, backend: str) -> str | None:
-    """Why kernels that the settings turn on are not there; None if none is missing."""
-    wanted = [f"kernels.{name}" for name in _NAMES if getattr(settings, name) == "on"]
-    if not wanted or backend != "cpu":
-        return None
-    return f"{' and '.join(wanted)}: kernels need Metal or CUDA, MLX computes on the CPU here; {PLAIN} runs as ever"
 
 
 def make_kernels(settings: KernelSettings, backend: str, makers: Sequence[KernelMaker]) -> Kernels:

@@ -14,13 +14,13 @@ from mlx_lm.models.switch_layers import SwitchMLP
 from streaming_core.errors import KernelWarning
 from streaming_core.geometry import RecordGeometry
 from streaming_core.kernels.formats import parts_of
+from streaming_core.kernels.offer import missing
 from streaming_core.kernels.select import (
     KernelSwitch,
     LayerChoice,
     NoKernels,
     SelectedKernels,
     make_kernels,
-    missing,
 )
 from streaming_core.settings import KernelSettings
 
