@@ -17,7 +17,11 @@ __all__ = ["ExpertKernel", "KernelMaker"]
 
 
 class ExpertKernel(Protocol):
-    """The MLP of each token's experts, made for one format."""
+    """The MLP of each token's experts, made for one format.  Keeps no array of those it is called with."""
+
+    def check(self, parts: Parts) -> None:
+        """Raises ValueError if it cannot read these parts [S, ...] where they lie; called once for each bank."""
+        ...
 
     def __call__(self, x: mx.array, slots: mx.array, parts: Parts) -> mx.array:
         """x [T, D], slots [T, K] uint32, parts [S, ...] -> [T, K, D], lazily.  Raises ValueError, RuntimeError."""

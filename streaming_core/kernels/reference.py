@@ -56,8 +56,10 @@ def project(x: mx.array, slots: mx.array, parts: Parts, name: str, form: Project
     """One projection of each row's own expert: x [..., K or 1, 1, C], slots [..., K] -> [..., K, 1, N]."""
     weight = parts[f"{name}.weight"]
     if form.mode == "none":
-        wide = weight.astype(mx.float32).swapaxes(-1, -2)  # the CPU has no other gather_mm
-        out = mx.gather_mm(x.astype(mx.float32), wide, rhs_indices=slots).astype(x.dtype)
+        dtype = x.dtype
+        if mx.default_device().type == mx.cpu:  # its gather_mm knows no other type
+            x, weight = x.astype(mx.float32), weight.astype(mx.float32)
+        out = mx.gather_mm(x, weight.swapaxes(-1, -2), rhs_indices=slots).astype(dtype)
     else:
         out = mx.gather_qmm(
             x,

@@ -193,7 +193,7 @@ class KernelSwitch(nn.Module):  # type: ignore[misc]
         if kernel is None:
             return cast(mx.array, self.switch(x, indices))
         slots = indices.reshape(tokens, top_k).astype(mx.uint32)
-        out = kernel(x.reshape(tokens, x.shape[-1]), slots, self._parts())
+        out = kernel(x.reshape(tokens, x.shape[-1]), slots, self._parts.checked(kernel))
         return out.reshape(*indices.shape, out.shape[-1])
 
 
@@ -203,9 +203,19 @@ class _PartsOf:
     def __init__(self, switch: nn.Module) -> None:
         names = [name.partition(".") for name in parts_of(switch)]
         self._places = [(f"{linear}.{tensor}", switch[linear], tensor) for linear, _, tensor in names]
+        self._parts: dict[str, mx.array] = {}
+        self._checked_for: ExpertKernel | None = None
 
-    def __call__(self) -> dict[str, mx.array]:
-        return {name: linear[tensor] for name, linear, tensor in self._places}
+    def checked(self, kernel: ExpertKernel) -> dict[str, mx.array]:
+        """Raises ValueError if the kernel cannot read them."""
+        known = self._parts
+        if not all(known.get(name) is linear[tensor] for name, linear, tensor in self._places):
+            known = self._parts = {name: linear[tensor] for name, linear, tensor in self._places}
+            self._checked_for = None
+        if kernel is not self._checked_for:
+            kernel.check(known)
+            self._checked_for = kernel
+        return known
 
 
 def make_kernels(settings: KernelSettings, backend: str, makers: Sequence[KernelMaker]) -> Kernels:

@@ -31,6 +31,7 @@ def fault_of(kernel: ExpertKernel, experts: ExpertFormat, activation: Activation
         wanted = expert_mlp(x, slots, parts, experts, activation)
         mx.eval(wanted)
         try:
+            kernel.check(parts)
             found = kernel(x, slots, parts)
             mx.eval(found)
         except (RuntimeError, ValueError) as err:  # what compilers, drivers and MLX raise

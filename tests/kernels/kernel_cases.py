@@ -78,6 +78,7 @@ class FakeMaker:
         self.refuses = refuses
         self.wrong = wrong
         self.made: list[ExpertFormat] = []
+        self.checked = 0
         self.calls: list[tuple[int, ...]] = []  # shapes of slots
 
     def refusal(self, experts: ExpertFormat, settings: KernelSettings) -> str | None:
@@ -85,11 +86,20 @@ class FakeMaker:
 
     def make(self, experts: ExpertFormat, settings: KernelSettings, activation: ActivationOf) -> ExpertKernel:
         self.made.append(experts)
+        return FakeKernel(self, experts, activation)
 
-        def kernel(x: mx.array, slots: mx.array, parts: Parts) -> mx.array:
-            assert slots.dtype == mx.uint32
-            self.calls.append(tuple(slots.shape))
-            out = expert_mlp(x, slots, parts, experts, activation)
-            return out if self.wrong is None else self.wrong(out)
 
-        return kernel
+class FakeKernel:
+    def __init__(self, maker: FakeMaker, experts: ExpertFormat, activation: ActivationOf) -> None:
+        self.maker = maker
+        self.experts = experts
+        self.activation = activation
+
+    def check(self, parts: Parts) -> None:
+        self.maker.checked += 1
+
+    def __call__(self, x: mx.array, slots: mx.array, parts: Parts) -> mx.array:
+        assert slots.dtype == mx.uint32
+        self.maker.calls.append(tuple(slots.shape))
+        out = expert_mlp(x, slots, parts, self.experts, self.activation)
+        return out if self.maker.wrong is None else self.maker.wrong(out)

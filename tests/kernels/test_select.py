@@ -165,13 +165,17 @@ def test_memory_that_runs_out_in_the_test_is_not_the_kernels_fault() -> None:
 
 
 def test_the_tensors_are_those_that_the_module_has_when_it_is_called() -> None:
-    kernels = SelectedKernels(KernelSettings(fused="on"), [FakeMaker()])
-    module = wrapped(kernels)
+    fused = FakeMaker()
+    module = wrapped(SelectedKernels(KernelSettings(fused="on"), [fused]))
     x, indices = call(1, 2)
     before = module(x, indices)
+    checked = fused.checked
+    mx.eval(module(x, indices))
+    assert fused.checked == checked
     module.switch.down_proj.scales = 2 * module.switch.down_proj.scales
     module.switch.down_proj.biases = 2 * module.switch.down_proj.biases
     assert mx.allclose(module(x, indices), 2 * before)
+    assert fused.checked == checked + 1
 
 
 def test_the_modules_own_activation_reaches_the_kernel() -> None:
