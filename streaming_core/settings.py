@@ -181,7 +181,7 @@ class KernelSettings:
     indexed_max_seq: int = 8
     layers: str = "all"  # MoE layers, streamed and resident ones
     targets: str = "gate_up"  # indexed: gate_up leaves down to MLX; all
-    tile: int = 4  # rows of a projection per group of lanes
+    tile: int = 2  # rows of a projection per group of lanes
     lanes: int = 32  # that share a row
     block: int = 128  # threads of a block (Metal: threadgroup)
 
@@ -192,7 +192,7 @@ class KernelSettings:
         _whole("kernels.indexed_max_seq", self.indexed_max_seq, 1, 4096)
         LayerSet.parse(_text("kernels.layers", self.layers), "kernels.layers")
         _choice("kernels.targets", self.targets, ("gate_up", "all"))
-        _whole("kernels.tile", self.tile, 1, 16)
+        _one_of("kernels.tile", self.tile, (1, 2, 4, 8))
         _one_of("kernels.lanes", self.lanes, (8, 16, 32))
         _one_of("kernels.block", self.block, (32, 64, 128, 256, 512, 1024))
 

@@ -50,7 +50,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "kernels.indexed_max_seq": st.integers(1, 4096),
     "kernels.layers": st.sampled_from(["all", "none", "1-7,10-16"]),
     "kernels.targets": st.sampled_from(["gate_up", "all"]),
-    "kernels.tile": st.integers(1, 16),
+    "kernels.tile": st.sampled_from([1, 2, 4, 8]),
     "kernels.lanes": st.sampled_from([8, 16, 32]),
     "kernels.block": st.sampled_from([32, 64, 128, 256, 512, 1024]),
 }
@@ -128,7 +128,7 @@ def test_settings_are_frozen_hashable_and_can_be_sent_to_a_worker() -> None:
         ({"kernels.indexed_max_seq": True}, "kernels.indexed_max_seq must be a whole number from 1 to 4096, got True"),
         ({"kernels.layers": "3-"}, 'kernels.layers must be "all", "none" or ranges'),
         ({"kernels.targets": "down"}, "kernels.targets must be one of gate_up, all, got 'down'"),
-        ({"kernels.tile": 17}, "kernels.tile must be from 1 to 16, got 17"),
+        ({"kernels.tile": 3}, "kernels.tile must be one of 1, 2, 4, 8, got 3"),
         ({"kernels.lanes": 24}, "kernels.lanes must be one of 8, 16, 32, got 24"),
         ({"kernels.lanes": 8.0}, "kernels.lanes must be one of 8, 16, 32, got 8.0"),
         ({"kernels.lanes": "32"}, "kernels.lanes must be one of 8, 16, 32, got '32'"),
