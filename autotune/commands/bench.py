@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from autotune.baseline import Baseline, Pair, pair_of
+from autotune.commands import bench_kernels
 from autotune.contest import FEWEST_ROUNDS, Contestant, Ratio, ratio_of, run_rounds
 from autotune.context import (
     Choice,
@@ -65,6 +66,8 @@ class _Found:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
+    if args.kernels:
+        return bench_kernels.run(args, context)
     if args.rounds < 1:
         raise RequestInvalid(f"--rounds must be at least 1, got {args.rounds}")
     model = model_name(args)

@@ -5,11 +5,16 @@ Legend: T tokens, K experts per token, S slots, D model width, N rows of a proje
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import mlx.core as mx
+from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchGLU, SwitchLinear
 
 from streaming_core.kernels.formats import ExpertFormat, ProjectionFormat
+from streaming_core.kernels.reference import ActivationOf
 
-__all__ = ["random_parts", "random_rows", "random_slots"]
+__all__ = ["random_parts", "random_rows", "random_slots", "switch_of"]
 
 
 def random_parts(experts: ExpertFormat, slots: int, seed: int, different: int | None = None) -> dict[str, mx.array]:
@@ -56,3 +61,19 @@ def random_slots(tokens: int, top_k: int, slots: int, seed: int) -> mx.array:
     """[T, K] uint32; the slots of a token differ, as long as there are enough."""
     order = mx.argsort(mx.random.uniform(shape=(tokens, max(slots, top_k)), key=mx.random.key(seed)), axis=-1)
     return (order[:, :top_k] % slots).astype(mx.uint32)
+
+
+def switch_of(parts: Mapping[str, mx.array], experts: ExpertFormat, activation: ActivationOf) -> SwitchGLU:
+    """mlx-lm's own module over these parts [S, ...]: what runs where no kernel does."""
+    switch = SwitchGLU(1, 1, 1, activation=activation)
+    named = (("gate_proj", experts.gate), ("up_proj", experts.up), ("down_proj", experts.down))
+    for name, form in named:
+        linear: Any = SwitchLinear(1, 1, 1, bias=False)
+        if form.mode != "none":
+            linear = QuantizedSwitchLinear(128, 1, 1, False, form.group, form.bits, form.mode)
+        for part, array in parts.items():
+            projection, _, tensor = part.partition(".")
+            if projection == name:
+                linear[tensor] = array
+        switch[name] = linear
+    return switch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
@@ -12,7 +13,8 @@ from mlx_lm.models.switch_layers import SwitchGLU
 
 from streaming_core.hardware import Machine
 from streaming_core.kernels.formats import Activation, ExpertFormat, ProjectionFormat, Unknown, format_of, parts_of
-from streaming_core.kernels.sample import random_parts
+from streaming_core.kernels.reference import activation_of, expert_mlp
+from streaming_core.kernels.sample import random_parts, random_rows, random_slots, switch_of
 from streaming_core.models.outline import open_model
 
 
@@ -92,3 +94,25 @@ def test_random_parts_are_laid_out_as_the_modules_own(mode: tuple[str, int, int]
     copies = random_parts(found, 3, seed=1, different=2)
     assert mx.array_equal(copies["up_proj.weight"][1], made["up_proj.weight"][1])
     assert mx.array_equal(copies["up_proj.weight"][2], made["up_proj.weight"][0])
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+@pytest.mark.parametrize("bias", [False, True])
+def test_mlx_lms_module_over_random_parts_computes_the_reference(mode: tuple[str, int, int], bias: bool) -> None:
+    found = format_of(make_switch(mode, bias=bias))
+    assert isinstance(found, ExpertFormat)
+    parts = random_parts(found, 4, seed=2)
+    activation = activation_of(found.activation)
+    switch = switch_of(parts, found, activation)
+    assert format_of(switch) == replace(found, activation=None)
+    x, slots = random_rows(found, 20, seed=3), random_slots(20, 4, 4, seed=4)
+    out = switch(x, slots)
+    assert mx.array_equal(out, expert_mlp(x, slots, parts, found, activation))
+    assert 0.05 < float(mx.sqrt(mx.mean(out * out))) < 5.0  # neither fades nor grows when outputs become inputs
+
+
+def test_the_slots_of_a_token_differ_while_there_are_enough() -> None:
+    slots = random_slots(50, 4, 6, seed=1)
+    assert slots.dtype == mx.uint32
+    assert all(len(set(row)) == 4 and max(row) < 6 for row in slots.tolist())
+    assert max(max(row) for row in random_slots(3, 4, 2, seed=1).tolist()) == 1
