@@ -188,8 +188,8 @@ class KernelSettings:
     def __post_init__(self) -> None:
         _choice("kernels.fused", self.fused, ("off", "on"))
         _choice("kernels.indexed", self.indexed, ("off", "on"))
-        _whole("kernels.fused_max_seq", self.fused_max_seq, 1, 4096)
-        _whole("kernels.indexed_max_seq", self.indexed_max_seq, 1, 4096)
+        _whole("kernels.fused_max_seq", self.fused_max_seq, 1, 1024)
+        _whole("kernels.indexed_max_seq", self.indexed_max_seq, 1, 1024)
         LayerSet.parse(_text("kernels.layers", self.layers), "kernels.layers")
         _choice("kernels.targets", self.targets, ("gate_up", "all"))
         _one_of("kernels.tile", self.tile, (1, 2, 4, 8))

@@ -15,7 +15,7 @@ from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwiGLU, SwitchGLU
 
 from streaming_core.geometry import Part, RecordGeometry
 
-__all__ = ["Activation", "ExpertFormat", "ProjectionFormat", "Unknown", "format_of", "parts_of"]
+__all__ = ["Activation", "ExpertFormat", "ProjectionFormat", "Unknown", "format_of", "geometry_of", "parts_of"]
 
 _PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 _TENSORS = ("weight", "scales", "biases", "bias", "global_scale")
@@ -94,7 +94,7 @@ def format_of(switch: nn.Module, geometry: RecordGeometry | None = None) -> Expe
     extra = sorted(switch.children().keys() - {*_PROJECTIONS, "activation"})
     if extra:
         return Unknown(f"{type(switch).__name__} has a part of its own: {extra[0]}")
-    parts = {part.name: part for part in (geometry or _geometry_of(switch)).parts}
+    parts = {part.name: part for part in (geometry or geometry_of(switch)).parts}
     found: list[ProjectionFormat] = []
     for name in _PROJECTIONS:
         projection = _projection(name, switch[name], parts)
@@ -116,7 +116,8 @@ def parts_of(switch: nn.Module) -> dict[str, mx.array]:
     }
 
 
-def _geometry_of(switch: nn.Module) -> RecordGeometry:
+def geometry_of(switch: nn.Module) -> RecordGeometry:
+    """Of a module that has its tensors."""
     arrays = parts_of(switch).items()
     return RecordGeometry.of((name, str(a.dtype).rpartition(".")[2], tuple(a.shape[1:])) for name, a in arrays)
 

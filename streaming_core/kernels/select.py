@@ -121,6 +121,7 @@ class _Layer:
         self._activation = activation
         self._kernels = kernels
         self._most = max((kernels.most_tokens(m.name) for m in kernels.makers if kernels.is_on(m.name)), default=0)
+        self._broken: str | None = None  # what no kernel can read in this layer's bank
         self._chosen: dict[tuple[int, int, mx.Dtype], ExpertKernel | None] = {}
         self._made: dict[tuple[str, str], ExpertKernel] = {}  # by name and type of the activations
 
@@ -133,6 +134,13 @@ class _Layer:
             self._chosen[key] = self._choose_and_test(tokens, top_k, str(dtype).rpartition(".")[2])
         return self._chosen[key]
 
+    def give_up(self, reason: str) -> None:
+        """No kernel can read this layer's tensors."""
+        self._broken = reason
+        self._most = 0
+        text = f"kernels are turned off in layer {self._number}: {reason}; {PLAIN} runs in their place"
+        warnings.warn(text, KernelWarning, stacklevel=2)
+
     def choose(self, tokens: int) -> LayerChoice:
         refusals = []
         for maker in self._kernels.makers:
@@ -141,7 +149,7 @@ class _Layer:
                 most = self._kernels.most_tokens(maker.name)
                 return LayerChoice(self._number, maker.name, f"{tokens} of at most {most} tokens")
             refusals.append(refusal)
-        return LayerChoice(self._number, PLAIN, "; ".join(refusals))
+        return LayerChoice(self._number, PLAIN, "; ".join(dict.fromkeys(refusals)) or "no kernel exists here")
 
     def _choose_and_test(self, tokens: int, top_k: int, dtype: str) -> ExpertKernel | None:
         if isinstance(self._experts, Unknown):
@@ -165,6 +173,8 @@ class _Layer:
             return f"not in kernels.layers {kernels.named}"
         if isinstance(self._experts, Unknown):
             return self._experts.reason
+        if self._broken is not None:
+            return self._broken
         if self._experts.gate.dtype not in ALLOWED:
             return f"activations are {self._experts.gate.dtype}"
         if tokens > kernels.most_tokens(name):
@@ -192,8 +202,13 @@ class KernelSwitch(nn.Module):  # type: ignore[misc]
         kernel = self._layer.kernel(tokens, top_k, x.dtype)
         if kernel is None:
             return cast(mx.array, self.switch(x, indices))
+        try:
+            parts = self._parts.checked(kernel)
+        except ValueError as err:
+            self._layer.give_up(str(err))
+            return cast(mx.array, self.switch(x, indices))
         slots = indices.reshape(tokens, top_k).astype(mx.uint32)
-        out = kernel(x.reshape(tokens, x.shape[-1]), slots, self._parts.checked(kernel))
+        out = kernel(x.reshape(tokens, x.shape[-1]), slots, parts)
         return out.reshape(*indices.shape, out.shape[-1])
 
 

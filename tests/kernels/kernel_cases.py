@@ -79,6 +79,7 @@ class FakeMaker:
         self.wrong = wrong
         self.made: list[ExpertFormat] = []
         self.checked = 0
+        self.unreadable = ""  # a part
         self.calls: list[tuple[int, ...]] = []  # shapes of slots
 
     def refusal(self, experts: ExpertFormat, settings: KernelSettings) -> str | None:
@@ -97,6 +98,8 @@ class FakeKernel:
 
     def check(self, parts: Parts) -> None:
         self.maker.checked += 1
+        if self.maker.unreadable in parts and parts[self.maker.unreadable].shape[0] == EXPERTS:  # not the test's own
+            raise ValueError(f"{self.maker.unreadable}: not contiguous")
 
     def __call__(self, x: mx.array, slots: mx.array, parts: Parts) -> mx.array:
         assert slots.dtype == mx.uint32

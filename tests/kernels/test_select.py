@@ -13,7 +13,7 @@ from mlx_lm.models.switch_layers import SwitchMLP
 
 from streaming_core.errors import KernelWarning
 from streaming_core.geometry import RecordGeometry
-from streaming_core.kernels.formats import parts_of
+from streaming_core.kernels.formats import geometry_of
 from streaming_core.kernels.offer import missing
 from streaming_core.kernels.select import (
     KernelSwitch,
@@ -29,14 +29,9 @@ BOTH = KernelSettings(fused="on", indexed="on", fused_max_seq=2, indexed_max_seq
 TESTS = [(1, 2), (3, 2), (5, 1)]  # slots of the self-test's calls, for top-2
 
 
-def geometry(switch: Any) -> RecordGeometry:
-    parts = parts_of(switch).items()
-    return RecordGeometry.of((name, str(a.dtype).rpartition(".")[2], tuple(a.shape[1:])) for name, a in parts)
-
-
 def wrapped(kernels: Any, layer: int = 3, **switch: Any) -> Any:
     module = make_switch(MODE, **switch)
-    return kernels.wrap(layer, module, geometry(module))
+    return kernels.wrap(layer, module, geometry_of(module))
 
 
 def reasons(kernels: Any, tokens: int) -> list[str]:
@@ -82,10 +77,10 @@ def test_layers_that_are_not_named_and_formats_that_no_kernel_knows_stay_as_they
     settings = KernelSettings(fused="on", layers="4-5")
     kernels = SelectedKernels(settings, [FakeMaker("fused"), FakeMaker("indexed")])
     module = make_switch(MODE)
-    assert kernels.wrap(3, module, geometry(module)) is module
+    assert kernels.wrap(3, module, geometry_of(module)) is module
     two = SwitchMLP(64, 64, 2)
     assert kernels.wrap(4, two, RecordGeometry.of([("fc1.weight", "float32", (64, 64))])) is two
-    assert isinstance(kernels.wrap(5, module, geometry(module)), KernelSwitch)
+    assert isinstance(kernels.wrap(5, module, geometry_of(module)), KernelSwitch)
     assert reasons(kernels, 1) == [
         "layer 3: gather_qmm: not in kernels.layers 4-5; kernels.indexed is off",
         "layer 4: gather_qmm: SwitchMLP is not gate, up and down; kernels.indexed is off",
@@ -199,7 +194,7 @@ def test_what_is_off_changes_no_module() -> None:
     kernels = make_kernels(KernelSettings(), "metal", [FakeMaker()])
     module = make_switch(MODE)
     assert isinstance(kernels, NoKernels)
-    assert kernels.wrap(3, module, geometry(module)) is module
+    assert kernels.wrap(3, module, geometry_of(module)) is module
     assert kernels.choices(1) == (LayerChoice(3, "gather_qmm", "kernels are off"),)
 
 
@@ -209,7 +204,30 @@ def test_on_the_cpu_kernels_are_not_offered_and_that_is_said() -> None:
         kernels = make_kernels(settings, "cpu", [])
     assert len(caught) == 1
     module = make_switch(MODE)
-    assert kernels.wrap(3, module, geometry(module)) is module
+    assert kernels.wrap(3, module, geometry_of(module)) is module
     assert "kernels need Metal or CUDA" in kernels.choices(1)[0].reason
     assert missing(KernelSettings(), "cpu") is None
     assert missing(settings, "cuda") is None
+
+
+def test_a_bank_that_no_kernel_can_read_is_computed_by_mlx_and_said_once() -> None:
+    fused = FakeMaker()
+    fused.unreadable = "up_proj.scales"
+    kernels = SelectedKernels(KernelSettings(fused="on"), [fused])
+    module = wrapped(kernels)
+    x, indices = call(1, 2)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            assert mx.array_equal(module(x, indices), make_switch(MODE)(x, indices))
+    assert [str(each.message) for each in caught] == [
+        "kernels are turned off in layer 3: up_proj.scales: not contiguous; gather_qmm runs in their place"
+    ]
+    assert fused.calls == TESTS
+    assert reasons(kernels, 1) == ["layer 3: gather_qmm: up_proj.scales: not contiguous"]
+
+
+def test_a_backend_without_kernels_says_so() -> None:
+    kernels = SelectedKernels(KernelSettings(fused="on"), [])
+    wrapped(kernels)
+    assert reasons(kernels, 1) == ["layer 3: gather_qmm: no kernel exists here"]
