@@ -16,6 +16,8 @@ from streaming_core.kernels.reference import ActivationOf
 
 __all__ = ["random_parts", "random_rows", "random_slots", "switch_of"]
 
+_ROWS = 256  # quantized at once: a whole matrix in float32 could exceed what a memory plan leaves
+
 
 def random_parts(experts: ExpertFormat, slots: int, seed: int, different: int | None = None) -> dict[str, mx.array]:
     """Evaluated parts [S, ...] whose outputs are about as large as their inputs.
@@ -36,17 +38,23 @@ def random_parts(experts: ExpertFormat, slots: int, seed: int, different: int | 
 
 def _expert(form: ProjectionFormat, seed: int) -> dict[str, mx.array]:
     """One matrix [N, C] and what belongs to it."""
-    key, bias_key = mx.random.split(mx.random.key(seed))
-    dtype, scale_dtype = getattr(mx, form.dtype), getattr(mx, form.scale_dtype)
-    weight = mx.random.normal((form.rows, form.columns), key=key) / form.columns**0.5
+    keys = mx.random.split(mx.random.key(seed), form.rows // _ROWS + 2)
+    pieces = [_matrix(form, min(_ROWS, form.rows - at), keys[1 + at // _ROWS]) for at in range(0, form.rows, _ROWS)]
+    tensors = {name: mx.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+    if form.bias:
+        tensors["bias"] = (0.1 * mx.random.normal((form.rows,), key=keys[0])).astype(getattr(mx, form.dtype))
+    mx.eval(tensors)
+    return tensors
+
+
+def _matrix(form: ProjectionFormat, rows: int, key: mx.array) -> dict[str, mx.array]:
+    weight = mx.random.normal((rows, form.columns), key=key) / form.columns**0.5
     if form.mode == "none":
-        tensors = {"weight": weight.astype(scale_dtype)}
+        tensors = {"weight": weight.astype(getattr(mx, form.scale_dtype))}
     else:
-        weight = weight.astype(scale_dtype if form.mode == "affine" else dtype)
+        weight = weight.astype(getattr(mx, form.scale_dtype if form.mode == "affine" else form.dtype))
         packed = mx.quantize(weight, form.group, form.bits, mode=form.mode)
         tensors = dict(zip(("weight", "scales", "biases"), packed, strict=False))
-    if form.bias:
-        tensors["bias"] = (0.1 * mx.random.normal((form.rows,), key=bias_key)).astype(dtype)
     mx.eval(tensors)
     return tensors
 

@@ -111,6 +111,14 @@ def test_mlx_lms_module_over_random_parts_computes_the_reference(mode: tuple[str
     assert 0.05 < float(mx.sqrt(mx.mean(out * out))) < 5.0  # neither fades nor grows when outputs become inputs
 
 
+def test_matrices_with_more_rows_than_are_made_at_once_are_random_all_through() -> None:
+    wide = ProjectionFormat(600, 64, 4, 64, "affine", "float32", "float32", True)
+    experts = ExpertFormat(wide, wide, replace(wide, rows=64, columns=64), None)
+    weight = random_parts(experts, 1, seed=1)["up_proj.weight"]
+    assert weight.shape == (1, 600, 8)
+    assert len({tuple(row) for row in weight[0].tolist()}) == 600
+
+
 def test_the_slots_of_a_token_differ_while_there_are_enough() -> None:
     slots = random_slots(50, 4, 6, seed=1)
     assert slots.dtype == mx.uint32

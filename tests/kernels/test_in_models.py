@@ -82,6 +82,7 @@ def test_the_cpu_runs_the_plain_path_bit_for_bit_and_says_so_once(tiny: Path, sh
             streaming_core.load(tiny, without, cache_dir=shared_cache) as plain,
         ):
             assert tree(asked.model) == tree(plain.model)
+            assert asked.settings == plain.settings
             for tokens in (1, 4, 30):
                 assert mx.array_equal(logits(asked.model, tokens), logits(plain.model, tokens))
             assert all("kernels need Metal or CUDA" in choice.reason for choice in asked.kernels())
