@@ -17,7 +17,13 @@ KERNELS = ("fused", "indexed")  # in the order in which they are tried
 
 def makers(backend: str) -> tuple[KernelMaker, ...]:
     """Those of a backend of MLX: cpu has none."""
-    return ()
+    if backend == "cpu":
+        return ()
+    from streaming_core.kernels.build import Dialect
+    from streaming_core.kernels.make import FusedMaker, IndexedMaker
+
+    dialect = Dialect(backend)
+    return FusedMaker(dialect), IndexedMaker(dialect)
 
 
 def missing(settings: KernelSettings, backend: str) -> str | None:
