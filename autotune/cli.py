@@ -36,7 +36,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         args = build_parser(_default_cache(), _version).parse_args(words)
-        status = _command(args.command)(args, _context(args, words))
+        command, context = _command(args.command), _context(args, words)
+        from autotune.context import warnings_as_notices
+
+        with warnings_as_notices(context.screen):
+            status = command(args, context)
         sys.stdout.flush()  # here, where a full disk or a closed pipe is still caught
         return status
     except AutotuneError as err:

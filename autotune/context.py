@@ -5,20 +5,33 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from autotune.errors import RequestInvalid
 from autotune.screen import Screen
-from streaming_core.errors import SettingsError
+from streaming_core.errors import KernelWarning, SettingsError
 from streaming_core.hardware import Machine
+from streaming_core.kernels.offer import missing
 from streaming_core.profile import Profile, load_profile
 from streaming_core.reading import native_missing
 from streaming_core.settings import Settings
 
-__all__ = ["Choice", "Context", "chosen_settings", "model_name", "say_reader", "say_settings", "set_values"]
+__all__ = [
+    "Choice",
+    "Context",
+    "chosen_settings",
+    "model_name",
+    "say_kernels",
+    "say_reader",
+    "say_settings",
+    "set_values",
+    "warnings_as_notices",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +53,32 @@ class Choice:
     reason: str
     fixed: frozenset[str]
     profile: Profile | None
+
+
+@contextmanager
+def warnings_as_notices(screen: Screen) -> Iterator[None]:
+    """Within it the library's warnings about kernels are notices, each said once."""
+    said: set[str] = set()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", KernelWarning)
+        plain = warnings.showwarning
+
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if not issubclass(category, KernelWarning):
+                plain(message, category, filename, lineno, file, line)
+            elif str(message) not in said:
+                said.add(str(message))
+                screen.notice(str(message))
+
+        warnings.showwarning = show
+        yield
 
 
 def model_name(args: argparse.Namespace) -> str:
@@ -99,6 +138,13 @@ def say_reader(settings: Settings, screen: Screen) -> None:
     missing = native_missing()
     if settings.reading.reader == "auto" and missing is not None:
         screen.notice(f"reads are carried out by Python's threads, the reader in C is not here: {missing}")
+
+
+def say_kernels(settings: Settings, machine: Machine, screen: Screen) -> None:
+    """For commands whose models are loaded by workers."""
+    reason = missing(settings.kernels, machine.hardware().backend)
+    if reason is not None:
+        screen.notice(reason)
 
 
 def profile_for(args: argparse.Namespace, machine: Machine) -> Profile | None:

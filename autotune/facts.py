@@ -40,6 +40,7 @@ class SpaceFacts:
     top_k: int
     backend: str  # cpu, metal or cuda
     readers: tuple[str, ...] = ("auto",)  # values of reading.reader that differ in this installation
+    kernels: tuple[str, ...] = ()  # those that exist for the backend and the model: fused, indexed
     fits: Callable[[Settings], bool]  # whether the memory plan of these settings is within the budget
 
     @property

@@ -10,7 +10,7 @@ from typing import Any
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 
-__all__ = ["Condition", "Knob", "Param", "Params", "Value", "nearest_index"]
+__all__ = ["AnyOf", "Condition", "Knob", "Param", "Params", "Value", "nearest_index"]
 
 Value = int | float | str | None
 Param = int | str  # what Optuna sees: the index of an ordinal option, or the text of a choice
@@ -25,6 +25,13 @@ class Condition:
     values: tuple[Value, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """Holds while one of these does."""
+
+    conditions: tuple[Condition, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knob:
     """`name` is the key of the setting.
@@ -35,7 +42,7 @@ class Knob:
     name: str
     options: tuple[Value, ...]
     ordinal: bool
-    when: Condition | None = None
+    when: Condition | AnyOf | None = None
 
     def value(self, param: Param) -> Value:
         return self.options[int(param)] if self.ordinal else param
@@ -64,8 +71,16 @@ class Knob:
         return CategoricalDistribution([str(option) for option in self.options])
 
     def to_json(self) -> dict[str, Any]:
-        when = None if self.when is None else [self.when.knob, list(self.when.values)]
-        return {"name": self.name, "options": list(self.options), "ordinal": self.ordinal, "when": when}
+        return {"name": self.name, "options": list(self.options), "ordinal": self.ordinal, "when": _plain(self.when)}
+
+
+def _plain(when: Condition | AnyOf | None) -> list[Any] | None:
+    match when:
+        case Condition(knob, values):
+            return [knob, list(values)]
+        case AnyOf(conditions):
+            return [_plain(each) for each in conditions]
+    return None
 
 
 def nearest_index(options: Sequence[Value], value: Value) -> int:

@@ -173,6 +173,11 @@ def _bench(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="measure the default also where the profile keeps it: what the same settings differ by",
     )
+    parser.add_argument(
+        "--kernels",
+        action="store_true",
+        help="instead: up to how many tokens of a call each custom kernel is faster (Metal and CUDA)",
+    )
     _add_workload(parser)
 
 

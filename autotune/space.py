@@ -29,7 +29,8 @@ from autotune.facts import (
     resident_count,
     slots_share,
 )
-from autotune.knobs import Condition, Knob, Param, Params, Value
+from autotune.kernel_knobs import MAX_SEQ, kernel_knobs, kernel_settings, used_up_to
+from autotune.knobs import AnyOf, Condition, Knob, Param, Params, Value
 from streaming_core.layer_set import LayerSet
 from streaming_core.settings import Settings
 
@@ -95,7 +96,7 @@ class Space:
         count = values.pop(RESIDENT, None)
         guessed = values.pop(GUESSED, None)
         as_many_as_fit = share is None or (share == 1.0 and self.base.residency.slots == "auto")
-        changed: dict[str, Any] = dict(values)
+        changed: dict[str, Any] = kernel_settings(values)
         if count is not None and not (as_many_as_fit and count == resident_count(self.base, self.facts)):
             changed[RESIDENT] = self._layer_text(int(count))
         settings = self.base.with_values(changed)
@@ -150,15 +151,20 @@ class Space:
                 values[knob.name] = knob.value(chosen[knob.name])
         return chosen
 
-    def _holds(self, when: Condition, values: Mapping[str, Value], searched: set[str]) -> bool:
+    def _holds(self, when: Condition | AnyOf, values: Mapping[str, Value], searched: set[str]) -> bool:
+        if isinstance(when, AnyOf):
+            return any(self._holds(each, values, searched) for each in when.conditions)
         if when.knob in searched:
             return when.knob in values and values[when.knob] in when.values
-        fixed = resident_count(self.base, self.facts) if when.knob == RESIDENT else self.base.get(when.knob)
-        return fixed in when.values
+        if when.knob == RESIDENT:
+            return resident_count(self.base, self.facts) in when.values
+        name = MAX_SEQ.get(when.knob)
+        return (self.base.get(when.knob) if name is None else used_up_to(self.base, name)) in when.values
 
     def _plain_values(self, settings: Settings) -> dict[str, Value]:
         """The values of the knobs, with `auto` resolved as the runtime would and layer sets counted."""
         values: dict[str, Value] = {knob.name: settings.get(knob.name) for knob in self.knobs}
+        values |= {key: used_up_to(settings, name) for key, name in MAX_SEQ.items() if key in values}
         count = resident_count(settings, self.facts)
         if RESIDENT in values:
             values[RESIDENT] = count
@@ -230,6 +236,8 @@ def _knobs(base: Settings, facts: SpaceFacts, objective: Objective, fixed: froze
         # From MLX's own choice down: smaller command buffers start the device sooner.
         limits = sorted({50, 20, 10, 5, 2} | ({base.process.max_ops_per_buffer} - {None}), key=lambda n: -(n or 0))
         knobs.append(Knob(name="process.max_ops_per_buffer", options=(None, *limits), ordinal=True))
+        # A decoded token is a call of one token: how many more a kernel takes would change nothing.
+        knobs += kernel_knobs(base, facts.kernels, fixed, decode_only=objective is Objective.DECODE)
     return knobs
 
 

@@ -11,7 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from streaming_core.errors import AutotuneError
+    from streaming_core.errors import AutotuneError, KernelWarning
     from streaming_core.layer_set import LayerSet
     from streaming_core.profile import Profile, load_profile
     from streaming_core.progress import Progress
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AutotuneError",
+    "KernelWarning",
     "LayerSet",
     "MemoryPlan",
     "Profile",
@@ -37,6 +38,7 @@ __all__ = [
 
 _HOMES = {
     "AutotuneError": "errors",
+    "KernelWarning": "errors",
     "LayerSet": "layer_set",
     "MemoryPlan": "residency.memory",
     "Profile": "profile",

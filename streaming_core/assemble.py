@@ -14,6 +14,8 @@ from streaming_core.geometry import RecordGeometry
 from streaming_core.guessing import make_budget, make_predictor, make_prefetch, observe_inputs
 from streaming_core.hardware import Machine
 from streaming_core.kernels.cuda_link import CudaLink
+from streaming_core.kernels.offer import makers
+from streaming_core.kernels.select import make_kernels
 from streaming_core.models.outline import OpenModel
 from streaming_core.models.switches import Switch, put_module
 from streaming_core.progress import OnProgress, Progress
@@ -92,17 +94,19 @@ def assemble(
         prefetch = make_prefetch(plan, settings, reader, machine, banks.sides)
         budget = make_budget(settings)
         engine = Engine(store, reader, predictor, prefetch, budget, link, fewest_rows, queues_work=backend != "cpu")
+        engine.kernels = make_kernels(settings.kernels, backend, makers(backend))
         for done, switch in enumerate(opened.switches):
             bank = banks.next(switch)
             switch.adopt(bank.arrays)
+            experts = engine.kernels.wrap(switch.layer, switch.module, switch.geometry)
             if switch.layer in plan.streamed:
                 policy = make_policy(settings.residency.policy, settings.residency.half_life)
                 table = SlotTable(switch.experts, plan.slots, policy)
-                module = StreamedSwitch(switch.layer, switch.module, table, bank, engine)
+                module = StreamedSwitch(switch.layer, experts, table, bank, engine)
                 put_module(opened.model, switch.path, module)
             else:
                 _fill(bank, switch, store, reader)
-                put_module(opened.model, switch.path, switch.module)
+                put_module(opened.model, switch.path, experts)
             on_progress(Progress("loading experts", done + 1, len(opened.switches), "layers"))
         mx.eval(opened.model.parameters())
         mx.synchronize()  # banks may still be filled, on another stream than the model will run on

@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 import mlx.core as mx
 
 from streaming_core.errors import ModelClosed
+from streaming_core.kernels.select import Kernels, NoKernels
 from streaming_core.predict import Guess, NoPrediction, Predictor
 from streaming_core.prefetch import Budget, PassBudget, Prefetch, PrefetchLayer
 from streaming_core.reading import WatchedReader
@@ -53,6 +54,7 @@ class Engine:
         # Weakly: a cycle between the two would keep a closed model's banks until a collection.
         self.layers: WeakValueDictionary[int, PrefetchLayer] = WeakValueDictionary()
         self.recorder: Recorder = NullRecorder()
+        self.kernels: Kernels = NoKernels("kernels are off")
         self.unneeded_layer: int | None = None
         self.first_observed: int | None = None  # the decoder layer whose input is the first thing seen of a pass
         # Layers whose table, slots or guesses are being changed.  A change that a failing read or Ctrl-C cuts short

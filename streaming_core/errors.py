@@ -10,6 +10,7 @@ __all__ = [
     "BudgetTooSmall",
     "ContextExceeded",
     "DiskFull",
+    "KernelWarning",
     "ModelClosed",
     "ModelNotFound",
     "ModelNotSupported",
@@ -46,6 +47,10 @@ class ModelClosed(AutotuneError):
 
     def __init__(self) -> None:
         super().__init__("this model is closed; load it again")
+
+
+class KernelWarning(UserWarning):
+    """A kernel that the settings ask for is not used; the model runs as it does without."""
 
 
 class ContextExceeded(AutotuneError):

@@ -22,6 +22,8 @@ from streaming_core.assemble import assemble, open_store
 from streaming_core.engine import Engine
 from streaming_core.errors import ModelClosed, ModelNotSupported, ProfileInvalid
 from streaming_core.hardware import Machine, default_budget_bytes, detect
+from streaming_core.kernels.offer import KERNELS, missing
+from streaming_core.kernels.select import LayerChoice
 from streaming_core.models.outline import ModelOutline, OpenModel, open_model
 from streaming_core.models.resolve import default_cache_dir, resolve_model
 from streaming_core.profile import Profile
@@ -75,6 +77,10 @@ class StreamedModel:
     def stats(self) -> Stats:
         """Counts since load or `reset_stats()`."""
         return self._engine.stats()
+
+    def kernels(self, tokens: int = 1) -> tuple[LayerChoice, ...]:
+        """What computes the experts of each MoE layer in a call of so many tokens, and why; 1 is a decoded token."""
+        return self._engine.kernels.choices(tokens)
 
     def record(self, recorder: Recorder) -> None:
         """From now on the recorder hears of every pass, choice, guess and read; `NullRecorder()` ends it."""
@@ -239,7 +245,7 @@ def load(
     opened = _open(model, cache_dir, machine, on_progress)
     settings = _settings_for(profile_or_settings, model, opened.outline)
     memory_plan = plan(opened.outline, settings, machine)
-    effective = _effective(settings, memory_plan)
+    effective = _effective(settings, memory_plan, machine.hardware().backend)
     tokenizer = _tokenizer(opened)
     store = open_store(opened, settings, cache_dir, machine, on_progress)
     before = mx.set_cache_limit(settings.memory.mlx_cache)
@@ -290,7 +296,7 @@ def _settings_for(profile_or_settings: Profile | Settings | None, model: str | P
     return settings
 
 
-def _effective(settings: Settings, memory_plan: MemoryPlan) -> Settings:
+def _effective(settings: Settings, memory_plan: MemoryPlan, backend: str) -> Settings:
     values: dict[str, Any] = {
         "residency.resident_layers": str(memory_plan.resident),
         "residency.slots": memory_plan.slots if memory_plan.streamed else "all",
@@ -299,4 +305,6 @@ def _effective(settings: Settings, memory_plan: MemoryPlan) -> Settings:
     }
     if memory_plan.budget_bytes is not None:
         values["memory.budget"] = memory_plan.budget_bytes
+    if missing(settings.kernels, backend) is not None:
+        values |= {f"kernels.{name}": "off" for name in KERNELS}
     return settings.with_values(values)

@@ -1,7 +1,8 @@
 """Every setting of the runtime as one frozen value that cannot be wrong.
 
 The YAML key of a setting is `<section>.<name>`: `residency.slots`, `memory.budget`, ...  Sizes are text with a
-binary unit in YAML and bytes in Python.  Nothing here changes what the model says, only how fast it says it.
+binary unit in YAML and bytes in Python.  Nothing here changes what the model says, only how fast it says it; `kernels`
+may round differently.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from streaming_core.layer_set import LayerSet
 from streaming_core.units import exact_size, parse_size
 
 __all__ = [
+    "KernelSettings",
     "MemorySettings",
     "PredictSettings",
     "PrefetchSettings",
@@ -51,6 +53,11 @@ def _text(name: str, value: object) -> str:
 def _choice(name: str, value: object, choices: tuple[str, ...], others: str = "") -> None:
     if value not in choices:
         raise SettingsError(f"{name} must be one of {others}{', '.join(choices)}, got {value!r}")
+
+
+def _one_of(name: str, value: object, choices: tuple[int, ...]) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value not in choices:
+        raise SettingsError(f"{name} must be one of {', '.join(map(str, choices))}, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +172,33 @@ class PrefetchSettings:
         _whole("prefetch.window", self.window, 1, 64)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelSettings:
+    # On Metal and CUDA, for calls of few tokens.  Their sums round in another order than MLX's own kernel does.
+    fused: str = "off"  # on: gate, up, activation and down of the chosen experts in as few launches as can be
+    indexed: str = "off"  # on: a quantized linear that picks the expert per row; `fused` goes first where both are on
+    fused_max_seq: int = 8  # used while a call has at most as many tokens
+    indexed_max_seq: int = 8
+    layers: str = "all"  # MoE layers, streamed and resident ones
+    targets: str = "gate_up"  # indexed: gate_up leaves down to MLX; all
+    tile: int = 2  # rows of a projection per group of lanes
+    lanes: int = 32  # that share a row
+    block: int = 128  # threads of a block (Metal: threadgroup)
+
+    def __post_init__(self) -> None:
+        _choice("kernels.fused", self.fused, ("off", "on"))
+        _choice("kernels.indexed", self.indexed, ("off", "on"))
+        _whole("kernels.fused_max_seq", self.fused_max_seq, 1, 1024)
+        _whole("kernels.indexed_max_seq", self.indexed_max_seq, 1, 1024)
+        LayerSet.parse(_text("kernels.layers", self.layers), "kernels.layers")
+        _choice("kernels.targets", self.targets, ("gate_up", "all"))
+        _one_of("kernels.tile", self.tile, (1, 2, 4, 8))
+        _one_of("kernels.lanes", self.lanes, (8, 16, 32))
+        _one_of("kernels.block", self.block, (32, 64, 128, 256, 512, 1024))
+
+
 _SIZES = {("memory", "budget"), ("memory", "mlx_cache")}
+_SWITCHES = {("kernels", "fused"), ("kernels", "indexed")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +213,7 @@ class Settings:
     process: ProcessSettings = field(default_factory=ProcessSettings)
     predict: PredictSettings = field(default_factory=PredictSettings)
     prefetch: PrefetchSettings = field(default_factory=PrefetchSettings)
+    kernels: KernelSettings = field(default_factory=KernelSettings)
 
     @classmethod
     def keys(cls) -> tuple[str, ...]:
@@ -251,6 +285,8 @@ def _known(key: str, valid: list[str], where: str) -> None:
 def _from_yaml(section: str, name: str, value: Any) -> Any:
     if (section, name) in _SIZES and isinstance(value, str):
         return parse_size(value, f"{section}.{name}")
+    if (section, name) in _SWITCHES and isinstance(value, bool):
+        return "on" if value else "off"  # what YAML makes of these words without quotes
     return value
 
 

@@ -44,6 +44,15 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "prefetch.depth": st.integers(1, 4096),
     "prefetch.layers": st.sampled_from(["all", "none", "1-7,10-16"]),
     "prefetch.window": st.integers(1, 64),
+    "kernels.fused": st.sampled_from(["off", "on"]),
+    "kernels.indexed": st.sampled_from(["off", "on"]),
+    "kernels.fused_max_seq": st.integers(1, 1024),
+    "kernels.indexed_max_seq": st.integers(1, 1024),
+    "kernels.layers": st.sampled_from(["all", "none", "1-7,10-16"]),
+    "kernels.targets": st.sampled_from(["gate_up", "all"]),
+    "kernels.tile": st.sampled_from([1, 2, 4, 8]),
+    "kernels.lanes": st.sampled_from([8, 16, 32]),
+    "kernels.block": st.sampled_from([32, 64, 128, 256, 512, 1024]),
 }
 some_values = st.fixed_dictionaries({}, optional=VALUES)
 
@@ -74,6 +83,11 @@ def test_keys_not_given_keep_their_default() -> None:
     assert settings.reading.threads == 9
     assert settings.changes_from(Settings()) == {"reading.threads": 9}
     assert Settings.from_mapping({}) == Settings()
+
+
+def test_a_switch_may_be_written_without_quotes() -> None:
+    settings = Settings.from_mapping(yaml.safe_load("kernels: {fused: on, indexed: off}"))
+    assert settings == Settings().with_values({"kernels.fused": "on"})
 
 
 def test_settings_are_frozen_hashable_and_can_be_sent_to_a_worker() -> None:
@@ -108,6 +122,18 @@ def test_settings_are_frozen_hashable_and_can_be_sent_to_a_worker() -> None:
         ({"store.layout": "tar"}, "store.layout must be one of packed, checkpoint, got 'tar'"),
         ({"prefill.chunk": 0}, "prefill.chunk must be from 1 to 65536, got 0"),
         ({"process.max_ops_per_buffer": "5"}, "process.max_ops_per_buffer must be a whole number from 1 to 10000"),
+        ({"kernels.fused": "yes"}, "kernels.fused must be one of off, on, got 'yes'"),
+        ({"kernels.indexed": None}, "kernels.indexed must be one of off, on, got None"),
+        ({"kernels.fused_max_seq": 0}, "kernels.fused_max_seq must be from 1 to 1024, got 0"),
+        ({"kernels.indexed_max_seq": True}, "kernels.indexed_max_seq must be a whole number from 1 to 1024, got True"),
+        ({"kernels.layers": "3-"}, 'kernels.layers must be "all", "none" or ranges'),
+        ({"kernels.targets": "down"}, "kernels.targets must be one of gate_up, all, got 'down'"),
+        ({"kernels.tile": 3}, "kernels.tile must be one of 1, 2, 4, 8, got 3"),
+        ({"kernels.lanes": 24}, "kernels.lanes must be one of 8, 16, 32, got 24"),
+        ({"kernels.lanes": 8.0}, "kernels.lanes must be one of 8, 16, 32, got 8.0"),
+        ({"kernels.lanes": "32"}, "kernels.lanes must be one of 8, 16, 32, got '32'"),
+        ({"kernels.block": True}, "kernels.block must be one of 32, 64, 128, 256, 512, 1024, got True"),
+        ({"kernels.fuse": "on"}, "unknown key 'kernels.fuse'; did you mean 'kernels.fused'?"),
         ({"reading.thread": 4}, "unknown key 'reading.thread'; did you mean 'reading.threads'? Known: memory.budget, "),
         ({"slots": 4}, "unknown key 'slots'; did you mean 'residency.slots'?"),
     ],

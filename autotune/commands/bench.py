@@ -12,8 +12,17 @@ from rich.console import Console
 from rich.text import Text
 
 from autotune.baseline import Baseline, Pair, pair_of
+from autotune.commands import bench_kernels
 from autotune.contest import FEWEST_ROUNDS, Contestant, Ratio, ratio_of, run_rounds
-from autotune.context import Choice, Context, chosen_settings, model_name, say_settings, set_values
+from autotune.context import (
+    Choice,
+    Context,
+    chosen_settings,
+    model_name,
+    say_kernels,
+    say_settings,
+    set_values,
+)
 from autotune.errors import RequestInvalid, WorkerFailed
 from autotune.prepare import Place, outline_of, pack_store, plan_of, store_files
 from autotune.probe import Ceiling, ceiling_of, probe_disk
@@ -57,6 +66,8 @@ class _Found:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
+    if args.kernels:
+        return bench_kernels.run(args, context)
     if args.rounds < 1:
         raise RequestInvalid(f"--rounds must be at least 1, got {args.rounds}")
     model = model_name(args)
@@ -68,6 +79,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     choice = chosen_settings(args, place.machine)
     workload.check_room(choice.settings.memory.context)
     say_settings(choice, screen)
+    say_kernels(choice.settings, place.machine, screen)
     baseline = _baseline(choice, model, place.machine.hardware(), screen)
     outline = outline_of(model, place, screen.progress)
     pair = _pair(choice, baseline, args, outline, place, screen)

@@ -12,7 +12,7 @@ from typing import Any
 
 import optuna
 
-from autotune.context import Context, chosen_settings, model_name, say_reader, set_values
+from autotune.context import Context, chosen_settings, model_name, say_kernels, say_reader, set_values
 from autotune.errors import RequestInvalid
 from autotune.estimate import estimate
 from autotune.options import duration_s
@@ -122,6 +122,7 @@ def request_of(args: argparse.Namespace, priors: tuple[Settings, ...]) -> TuneRe
 def _tuned(request: TuneRequest, subject: Subject, outline: ModelOutline, place: Place, context: Context) -> TuneResult:
     screen = context.screen
     say_reader(request.base, screen)
+    say_kernels(request.base, place.machine, screen)
 
     def probe() -> Sequence[DiskRow]:
         settings = request.base

@@ -19,6 +19,7 @@ from mlx_lm.utils import load_model
 
 from streaming_core.errors import ModelNotSupported
 from streaming_core.hardware import Hardware
+from streaming_core.kernels.formats import ExpertFormat, Unknown, format_of
 from streaming_core.models.fingerprint import fingerprint
 from streaming_core.models.switches import ShapesOnly, Switch, find_switches, put_module
 from streaming_core.residency.memory import MemoryDemand
@@ -41,6 +42,7 @@ class ModelOutline:
     record_bytes: int  # of the largest record, in memory
     expert_bytes: int  # of all records
     demand: MemoryDemand
+    formats: tuple[ExpertFormat | Unknown, ...] = ()  # each that some layer has, once
 
 
 @dataclass(slots=True)
@@ -95,6 +97,7 @@ def open_model(folder: Path, name: str, hardware: Hardware) -> OpenModel:
             scan_bytes=state if hardware.backend == "cpu" else 0,  # without a kernel the scan keeps every step's state
             staging_bytes=_staging_bytes(switches, stub.top_k, hardware),
         ),
+        formats=tuple(dict.fromkeys(_format(switch, stub.dtype) for switch in switches)),
     )
     if len({s.experts for s in switches}) != 1:
         raise ModelNotSupported(f"{name}: its layers have different numbers of experts, which is not supported yet")
@@ -136,6 +139,11 @@ def _entries(cache: Sequence[Any]) -> Iterator[Any]:
             yield entry
         else:
             yield from _entries(inner)
+
+
+def _format(switch: Switch, dtype: str) -> ExpertFormat | Unknown:
+    found = format_of(switch.module, switch.geometry)
+    return found.with_dtype(dtype) if isinstance(found, ExpertFormat) else found
 
 
 def _row_bytes(switch: Switch, stub: ShapesOnly) -> int:

@@ -96,7 +96,9 @@ class ShapesOnly(nn.Module):  # type: ignore[misc]
         self.top_k = 0
         self.width = 0
         self.item_bytes = 0
+        self.dtype = "bfloat16"
 
     def __call__(self, x: mx.array, indices: mx.array) -> mx.array:
         self.top_k, self.width, self.item_bytes = indices.shape[-1], x.shape[-1], x.dtype.size
+        self.dtype = str(x.dtype).rpartition(".")[2]
         return mx.zeros((*indices.shape, x.shape[-1]), dtype=x.dtype)

@@ -62,3 +62,15 @@ def test_bench_as_json_has_a_default_also_when_that_is_what_is_streamed(
     assert main(["bench", "--model", "tiny", "--rounds", "1", "--json", "--profile", "none"]) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert result["default"] == result["streamed"]
+
+
+def test_bench_and_run_say_that_kernels_are_not_offered_here(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["--model", "tiny", "--set", "kernels.indexed=on"]
+    for command in (autotune.commands.bench, autotune.commands.run):
+        fake_runner(monkeypatch, FakeRunner(lambda settings: 10.0), command)
+    assert main(["bench", *words, "--rounds", "1", "--profile", "none"]) == 0
+    assert capsys.readouterr().err.count("kernels.indexed: kernels need Metal or CUDA") == 1
+    assert main(["run", *words, "--trials", "1", "--output", "p.yaml"]) == 0
+    assert capsys.readouterr().err.count("kernels.indexed: kernels need Metal or CUDA") == 1

@@ -51,3 +51,15 @@ def test_an_answer_ends_where_memory_context_does(capsys: pytest.CaptureFixture[
 def test_bytes_that_are_no_text_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "--model", "tiny", "--prompt", "a\udcff"]) == 2
     assert "--prompt is not UTF-8" in capsys.readouterr().err
+
+
+def test_kernels_that_are_not_offered_here_are_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["generate", "--model", "tiny", "--prompt", "one two three", "--max-tokens", "2", "--profile", "none"]
+    assert main(words) == 0
+    plain, err = capsys.readouterr()
+    assert "kernels" not in err
+    assert main([*words, "--set", "kernels.fused=on"]) == 0
+    out, err = capsys.readouterr()
+    said = [line for line in err.splitlines() if "kernels need Metal or CUDA" in line]
+    assert len(said) == 1 and said[0].startswith("kernels.fused: ")
+    assert out == plain
