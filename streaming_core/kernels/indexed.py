@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import mlx.core as mx
 
 from streaming_core.kernels.build import Dialect, Kernel, TemplateValue
 from streaming_core.kernels.formats import Activation, ProjectionFormat
+from streaming_core.kernels.strides import contiguous
 
-__all__ = ["IndexedLinear", "Layout", "check_parts", "contiguous", "kernel_of", "refusal"]
+__all__ = ["IndexedLinear", "Layout", "check_parts", "kernel_of", "refusal"]
 
 _MODES = {"affine": 0, "mxfp4": 1, "mxfp8": 2, "nvfp4": 3}
 _PLAIN_MODES = {"float32": 4, "bfloat16": 5, "float16": 6}
@@ -217,25 +217,8 @@ def check_parts(projections: Mapping[str, ProjectionFormat], parts: Mapping[str,
                 raise ValueError(f"{name}: expected {list(shape)} {dtype} per slot, got {found}")
             if name.endswith(".weight") and array.size < _SMALLEST_WEIGHT:
                 raise ValueError(f"{name}: {array.size} elements are too few for a kernel")
-            if not contiguous(array, apart=mx.cuda.is_available()):
+            if not contiguous(array):
                 raise ValueError(f"{name}: not contiguous, so each launch would copy the bank")
-
-
-def contiguous(array: mx.array, *, apart: bool) -> bool:
-    """Whether a kernel reads the array where it lies.  `apart`: the device has memory of its own.
-
-    There a look at the address would move the array to memory that wanders between host and device.  So MLX is asked
-    to make it contiguous, which takes memory only if it is not.
-    """
-    mx.eval(array)
-    if not apart:
-        view: Any = array.view(mx.uint16) if array.dtype == mx.bfloat16 else array
-        return bool(memoryview(view).c_contiguous)
-    mx.synchronize()
-    before = mx.get_active_memory()
-    same = mx.contiguous(array)
-    mx.eval(same)
-    return bool(mx.get_active_memory() - before < array.nbytes)
 
 
 def _part_names(projection: str, format: ProjectionFormat) -> list[str]:

@@ -19,7 +19,8 @@ from experts import ALLOWED, activated, bank, draw_slots, experts, linear, norma
 from streaming_core.kernels.build import Argument, Dialect, Kernel
 from streaming_core.kernels.formats import Activation, ProjectionFormat
 from streaming_core.kernels.fused import FusedExperts
-from streaming_core.kernels.indexed import IndexedLinear, Layout, check_parts, contiguous, refusal
+from streaming_core.kernels.indexed import IndexedLinear, Layout, check_parts, refusal
+from streaming_core.kernels.strides import contiguous, row_contiguous
 
 ONE = {"down_proj": projection(6, 64, "4/32")}
 
@@ -158,12 +159,19 @@ def test_parts_that_mlx_would_copy_or_kernels_misread_are_refused(name: str, cha
         check_parts(ONE, parts)
 
 
-@pytest.mark.parametrize("apart", [False, True])
-def test_what_mlx_would_copy_is_told_from_what_it_would_not(apart: bool) -> None:
+def test_what_mlx_would_copy_is_told_from_what_it_would_not() -> None:
     whole = mx.random.normal((64, 512)).astype(mx.bfloat16)
-    assert contiguous(whole, apart=apart)
-    assert not contiguous(whole.swapaxes(0, 1), apart=apart)
-    assert not contiguous(whole[:, ::2], apart=apart)
+    assert contiguous(whole)
+    assert not contiguous(whole.swapaxes(0, 1))
+    assert not contiguous(whole[:, ::2])
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (1, 5), (3, 1, 4), (2, 3, 1), (2, 0, 3)])
+def test_strides_are_those_of_rows_one_after_the_other_as_numpy_sees_them(shape: tuple[int, ...]) -> None:
+    whole = np.zeros(shape)
+    for array in (whole, whole.T, np.zeros((*shape, 2))[..., 0]):
+        strides = [stride // 8 for stride in array.strides]
+        assert row_contiguous(array.shape, strides) == array.flags.c_contiguous or array.size == 0
 
 
 @pytest.mark.parametrize(
