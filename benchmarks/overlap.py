@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--top-k", type=int, default=2)
     parser.add_argument("--expert-width", type=int, default=2048)
     parser.add_argument("--slots", type=int, default=2)
-    parser.add_argument("--min-score", type=float, default=0.15)
+    parser.add_argument("--min-score", type=float, default=0.1)
     parser.add_argument("--only", nargs="*", default=[], help="ways beside resident and none, such as 'gate 1 stage'")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=30, help="tokens decoded in a round")
