@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
-import ctypes
-import dataclasses
 import gc
 import re
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 import mlx_lm
-import numpy as np
 import pytest
+from cuda_stand_ins import with_backend, without_kernels
 from kernel_cases import FakeMaker
 
 import streaming_core
 import streaming_core.assemble
 import streaming_core.banks
 from streaming_core import KernelWarning, Settings
-from streaming_core.geometry import RecordGeometry
-from streaming_core.hardware import FakeMachine, Machine
+from streaming_core.hardware import Machine
 from streaming_core.kernels.select import KernelSwitch
-from streaming_core.residency.link import UnifiedLink
 
 ON = {"kernels.fused": "on", "kernels.fused_max_seq": 4, "residency.slots": 8, "residency.resident_layers": "1"}
-
-
-def with_backend(machine: Machine, backend: str) -> FakeMachine:
-    """Arrays stay on the CPU; what the program decides is what it would there."""
-    hardware = dataclasses.replace(machine.hardware(), backend=backend)  # type: ignore[arg-type]
-    return FakeMachine(hardware_reading=hardware)
 
 
 def logits(model: nn.Module, tokens: int) -> mx.array:
@@ -48,29 +37,9 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeMaker:
     return fused
 
 
-def fill_by_the_host(
-    geometry: RecordGeometry, offsets: Sequence[int], address: int
-) -> Callable[[dict[str, mx.array], int], mx.array]:
-    """What CUDA's kernel does."""
-
-    def fill(arrays: dict[str, mx.array], records: int) -> mx.array:
-        rows = (ctypes.c_uint32 * records).from_address(address)
-        for part, at in zip(geometry.parts, offsets, strict=True):
-            for number, row in enumerate(rows):
-                ctypes.memmove(
-                    np.array(arrays[part.name].reshape(-1).view(mx.uint8), copy=False).ctypes.data + row * part.nbytes,
-                    address + at + number * part.nbytes,
-                    part.nbytes,
-                )
-        return mx.array([1])
-
-    return fill
-
-
 @pytest.fixture(autouse=True)
 def no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming_core.assemble, "CudaLink", lambda pin: UnifiedLink())
-    monkeypatch.setattr(streaming_core.banks, "FillKernel", fill_by_the_host)
+    without_kernels(monkeypatch)
 
 
 @pytest.mark.parametrize("backend", ["metal", "cuda"])

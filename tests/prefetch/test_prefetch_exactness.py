@@ -13,11 +13,13 @@ from typing import Any
 import mlx.core as mx
 import mlx_lm
 import pytest
+from cuda_stand_ins import with_backend, without_kernels
 from prefetch_cases import READERS, Call, Manners, PutIn, run, settings
 
 import streaming_core
 from streaming_core import banks
 from streaming_core.errors import ReadError
+from streaming_core.hardware import Machine
 from streaming_core.reading import Urgency
 from streaming_core.recording import RouteRecorder
 
@@ -228,3 +230,25 @@ def test_what_cannot_be_combined_is_refused_by_name(
 ) -> None:
     with pytest.raises(streaming_core.AutotuneError, match=text):
         streaming_core.load(tiny, settings(residency__slots=8, **values), cache_dir=shared_cache)
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("kind", ["none", "gate", "cascade"])
+@pytest.mark.parametrize("slots", [4, 9, 16])
+def test_records_that_go_through_a_stage_to_another_memory(
+    tiny: Path, shared_cache: Path, expected: dict[Call, mx.array], put_in: PutIn, machine: Machine,
+    monkeypatch: pytest.MonkeyPatch, kind: str, reader: str, slots: int,
+) -> None:  # fmt: skip
+    """As on CUDA."""
+    without_kernels(monkeypatch)
+    made = put_in(Manners(polls=4, failing=0.2))
+    wanted = settings(
+        residency__slots=slots, predict__kind=kind, prefetch__backend="none" if kind == "none" else "stage",
+        predict__mult=3.0, reading__reader=reader,
+    )  # fmt: skip
+    elsewhere = with_backend(machine, "cuda")
+    with streaming_core.load(tiny, wanted, cache_dir=shared_cache, machine=elsewhere) as model:
+        for call in CALLS:
+            assert mx.array_equal(run(model.model, *call), expected[call]), call
+        assert model.stats().guesses_used > 0 or kind == "none" or slots == 16
+    assert made[0].failures > 0 or kind == "none"
