@@ -73,5 +73,13 @@ def system_threads() -> int:
     return len(os.listdir("/proc/self/task")) if sys.platform == "linux" else 0
 
 
+def has_threads(count: int) -> bool:
+    """Whether there are so many, soon: the kernel takes a thread off the list a moment after it was joined."""
+    deadline = time.monotonic() + 2
+    while system_threads() not in (count, 0) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return system_threads() in (count, 0)
+
+
 def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd" if sys.platform == "linux" else "/dev/fd"))
