@@ -24,6 +24,14 @@ _EXITS: dict[str, tuple[tuple[int, str], ...]] = {
         (130, "interrupted; the best so far was written, unless a finished result was there"),
     ),
     "bench": (_DONE, (1, "resident and streamed did not say the same"), _WRONG, _STOPPED),
+    "verify": (
+        (0, "keep: the profile is no slower than the default, as far as can be told"),
+        (1, "the profile's tokens differ from the default's"),
+        _WRONG,
+        (3, "stale: the model, the machine or a version is not the one it was measured with; nothing was measured"),
+        (4, "worse: the profile is slower than the default (upper bound of the ratio below 1), or does not run"),
+        _STOPPED,
+    ),
     "pack": (_DONE, (1, "--verify: a file or a record in it is damaged"), _WRONG, _STOPPED),
 }
 _USUAL_EXITS = (_DONE, _WRONG, _STOPPED)
@@ -99,6 +107,7 @@ def build_parser(default_cache: Path, version: Callable[[], str]) -> argparse.Ar
         "mlx-autotune trace --model demo --save routes.gz",
         _trace,
     )
+    command("verify", "check that the profile still holds here", "mlx-autotune verify --model demo", _verify)
     command("probe", "measure memory and disk", "mlx-autotune probe --model demo", _probe)
     return parser
 
@@ -208,6 +217,16 @@ def _trace(parser: argparse.ArgumentParser) -> None:
         "--guess-only", action="store_true", help="guess, fetch nothing, and show what guessing adds to a token"
     )
     parser.add_argument("--oracle", type=Path, metavar="FILE", help="a saved trace for predict.kind=oracle to replay")
+
+
+def _verify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--rounds", type=int, default=8, metavar="N", help="of profile and default, at most (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--time", default="5m", metavar="TIME", help="no round begins that would end later (default: %(default)s)"
+    )
+    _add_workload(parser)
 
 
 def _nothing(parser: argparse.ArgumentParser) -> None:
