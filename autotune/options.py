@@ -24,6 +24,7 @@ _EXITS: dict[str, tuple[tuple[int, str], ...]] = {
         (130, "interrupted; the best so far was written, unless a finished result was there"),
     ),
     "bench": (_DONE, (1, "resident and streamed did not say the same"), _WRONG, _STOPPED),
+    "doctor": ((0, "nothing is wrong, though there may be warnings"), (1, "a problem was found"), _WRONG, _STOPPED),
     "verify": (
         (0, "keep: the profile is no slower than the default, as far as can be told"),
         (1, "the profile's tokens differ from the default's"),
@@ -108,6 +109,7 @@ def build_parser(default_cache: Path, version: Callable[[], str]) -> argparse.Ar
         _trace,
     )
     command("verify", "check that the profile still holds here", "mlx-autotune verify --model demo", _verify)
+    command("doctor", "show what is wrong with this machine, and what to do", "mlx-autotune doctor", _doctor)
     command("probe", "measure memory and disk", "mlx-autotune probe --model demo", _probe)
     return parser
 
@@ -227,6 +229,12 @@ def _verify(parser: argparse.ArgumentParser) -> None:
         "--time", default="5m", metavar="TIME", help="no round begins that would end later (default: %(default)s)"
     )
     _add_workload(parser)
+
+
+def _doctor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--seconds", type=float, default=0.2, metavar="S", help="per point of the disk's table (default: %(default)s)"
+    )
 
 
 def _nothing(parser: argparse.ArgumentParser) -> None:
