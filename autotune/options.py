@@ -26,7 +26,7 @@ _EXITS: dict[str, tuple[tuple[int, str], ...]] = {
     "bench": (_DONE, (1, "resident and streamed did not say the same"), _WRONG, _STOPPED),
     "doctor": ((0, "nothing is wrong, though there may be warnings"), (1, "a problem was found"), _WRONG, _STOPPED),
     "verify": (
-        (0, "keep: the profile is no slower than the default, as far as can be told"),
+        (0, "keep: the profile is faster than the default, or cannot be told from it"),
         (1, "the profile's tokens differ from the default's"),
         _WRONG,
         (3, "stale: the model, the machine or a version is not the one it was measured with; nothing was measured"),

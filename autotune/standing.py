@@ -79,4 +79,4 @@ def verified(profile: Contestant, default: Contestant, objective: Objective) -> 
         return Verified(Standing.WORSE, f"slower than the default: {span}", ratio)
     if ratio.low > 1.0:
         return Verified(Standing.KEEP, f"still faster: {span}", ratio)
-    return Verified(Standing.KEEP, f"no slower than the default, as far as can be told: {span}", ratio)
+    return Verified(Standing.KEEP, f"cannot be told from the default: {span}", ratio)

@@ -174,7 +174,7 @@ def test_the_objective_of_the_profile_decides() -> None:
 def test_a_ratio_around_one_keeps_the_profile() -> None:
     ours, default = with_speeds("profile", [10.0, 9.0, 11.0, 10.0]), with_speeds("default", [10.0, 10.0, 10.0, 10.1])
     found = verified(ours, default, Objective.DECODE)
-    assert found.standing is Standing.KEEP and "as far as can be told" in found.reason
+    assert found.standing is Standing.KEEP and "cannot be told from the default" in found.reason
 
 
 @pytest.mark.parametrize(("deadline", "rounds"), [(0.0, 4), (130.0, 6), (1e9, 9)])
