@@ -159,6 +159,10 @@ def _command(name: str) -> Callable[[argparse.Namespace, Context], int]:
             from autotune.commands.pack import run
         case "trace":
             from autotune.commands.trace import run
+        case "verify":
+            from autotune.commands.verify import run
+        case "doctor":
+            from autotune.commands.doctor import run
         case "probe":
             from autotune.commands.probe import run
         case _:

@@ -8,7 +8,9 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from autotune.judge import score_of
 from autotune.runner import Runner
+from autotune.space import Objective
 from autotune.statistics import CONFIDENCE, paired_ratio
 from autotune.trial import Crashed, Infeasible, Measured, TimedOut, TrialSpec
 
@@ -29,7 +31,7 @@ class Contestant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """Decoding speed of one contestant in units of another's, from the rounds that both finished."""
+    """Speed of one contestant in units of another's, from the rounds that both finished."""
 
     median: float  # of the single rounds
     middle: float  # what the interval is around: the mean of the rounds' logarithms, extremes pulled in
@@ -73,9 +75,10 @@ def run_rounds(
         on_end(contestant, number)
 
 
-def ratio_of(candidate: Contestant, other: Contestant) -> Ratio | None:
+def ratio_of(candidate: Contestant, other: Contestant, objective: Objective = Objective.DECODE) -> Ratio | None:
     """None when no round has both."""
-    pairs = list(zip(_scores(candidate), _scores(other), strict=False))  # the shorter one failed in a later round
+    scores = zip(_scores(candidate, objective), _scores(other, objective), strict=False)
+    pairs = list(scores)  # the shorter one failed in a later round
     if not pairs:
         return None
     interval = paired_ratio([ours for ours, _ in pairs], [theirs for _, theirs in pairs])
@@ -89,5 +92,5 @@ def ratio_of(candidate: Contestant, other: Contestant) -> Ratio | None:
     )
 
 
-def _scores(contestant: Contestant) -> list[float]:
-    return [math.log(trial.decode_tps) for trial in contestant.trials]
+def _scores(contestant: Contestant, objective: Objective) -> list[float]:
+    return [score_of(trial, objective) for trial in contestant.trials]

@@ -51,6 +51,7 @@ class _Subject:
     decode: Decode
     tokenizer: Any
     effective: dict[str, Any]
+    unread: tuple[str, ...]
     reset_stats: Callable[[], None]
     stats: Callable[[], Stats | None]
     files: tuple[Path, ...]  # that hold experts
@@ -137,6 +138,7 @@ def _measure(spec: TrialSpec, machine: Machine, on_stage: OnStage, memory: _Memo
         needed_bytes=memory.needed_bytes,
         tokens_hash=tokens_hash(repeats),
         effective=subject.effective,
+        unread=subject.unread,
         counters=_sum(counted),
         swap_in_bytes=memory.swap_in_bytes,
         partial=any(repeat.cut_short for repeat in repeats),
@@ -223,6 +225,7 @@ def _streamed(spec: TrialSpec, machine: Machine, on_stage: OnStage) -> Iterator[
             decode=lambda prompt, count, sampler: model.stream(prompt, count, sampler=sampler),
             tokenizer=model.tokenizer,
             effective=model.settings.to_mapping(),
+            unread=model.unread,
             reset_stats=model.reset_stats,
             stats=model.stats,
             files=tuple(sorted(folder.glob("*.records" if packed else "*.safetensors"))),
@@ -251,6 +254,7 @@ def _resident(spec: TrialSpec, machine: Machine, on_stage: OnStage) -> Iterator[
         ),
         tokenizer=tokenizer,
         effective={},
+        unread=(),
         reset_stats=lambda: None,
         stats=lambda: None,
         files=files,

@@ -24,6 +24,15 @@ _EXITS: dict[str, tuple[tuple[int, str], ...]] = {
         (130, "interrupted; the best so far was written, unless a finished result was there"),
     ),
     "bench": (_DONE, (1, "resident and streamed did not say the same"), _WRONG, _STOPPED),
+    "doctor": ((0, "nothing is wrong, though there may be warnings"), (1, "a problem was found"), _WRONG, _STOPPED),
+    "verify": (
+        (0, "keep: the profile is faster than the default, or cannot be told from it"),
+        (1, "the profile's tokens differ from the default's"),
+        _WRONG,
+        (3, "stale: the model, the machine or a version is not the one it was measured with; nothing was measured"),
+        (4, "worse: the profile is slower than the default (upper bound of the ratio below 1), or does not run"),
+        _STOPPED,
+    ),
     "pack": (_DONE, (1, "--verify: a file or a record in it is damaged"), _WRONG, _STOPPED),
 }
 _USUAL_EXITS = (_DONE, _WRONG, _STOPPED)
@@ -99,6 +108,8 @@ def build_parser(default_cache: Path, version: Callable[[], str]) -> argparse.Ar
         "mlx-autotune trace --model demo --save routes.gz",
         _trace,
     )
+    command("verify", "check that the profile still holds here", "mlx-autotune verify --model demo", _verify)
+    command("doctor", "show what is wrong with this machine, and what to do", "mlx-autotune doctor", _doctor)
     command("probe", "measure memory and disk", "mlx-autotune probe --model demo", _probe)
     return parser
 
@@ -208,6 +219,22 @@ def _trace(parser: argparse.ArgumentParser) -> None:
         "--guess-only", action="store_true", help="guess, fetch nothing, and show what guessing adds to a token"
     )
     parser.add_argument("--oracle", type=Path, metavar="FILE", help="a saved trace for predict.kind=oracle to replay")
+
+
+def _verify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--rounds", type=int, default=8, metavar="N", help="of profile and default, at most (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--time", default="5m", metavar="TIME", help="no round begins that would end later (default: %(default)s)"
+    )
+    _add_workload(parser)
+
+
+def _doctor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--seconds", type=float, default=0.2, metavar="S", help="per point of the disk's table (default: %(default)s)"
+    )
 
 
 def _nothing(parser: argparse.ArgumentParser) -> None:

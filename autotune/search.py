@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 
@@ -63,6 +63,7 @@ class Search:
         self._rng = random.Random(plan.seed)
         self._best_ratio = 1.0
         self._since_default = 0
+        self._outdated: Callable[[], bool] = lambda: False
 
     @property
     def noise(self) -> Noise:
@@ -88,8 +89,14 @@ class Search:
                 raise WorkerFailed(f"the default settings do not run: {_reason(default.outcomes[-1])}")
         self._say_noise()
 
-    def run(self, proposals: Proposals, priors: Iterable[Params] = ()) -> str:
-        """Searches until the plan or the space is used up.  Returns why it ended."""
+    def run(
+        self,
+        proposals: Proposals,
+        priors: Iterable[Params] = (),
+        outdated: Callable[[], bool] = lambda: False,
+    ) -> str:
+        """Searches until the plan or the space is used up, or the space is `outdated`.  Returns why it ended."""
+        self._outdated = outdated
         if not self._space.knobs:
             return "no setting is left to search"
         for params in priors:
@@ -181,7 +188,7 @@ class Search:
 
     def _spent(self, share: float = 1.0) -> bool:
         plan = self._plan
-        if plan.trials is not None and self.trials >= plan.trials * share:
+        if self._outdated() or (plan.trials is not None and self.trials >= plan.trials * share):
             return True
         trial_s, now = self._measurer.trial_s, self._measurer.clock()
         if now + trial_s > plan.deadline:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -113,6 +113,10 @@ class Space:
     def key(self, params: Params) -> str:
         """Equal for proposals that mean the same settings."""
         return json.dumps(self.settings(params).changes_from(self.base), sort_keys=True)
+
+    def without(self, names: Collection[str]) -> Space:
+        """The space in which these knobs keep the default."""
+        return replace(self, knobs=tuple(knob for knob in self.knobs if knob.name not in names))
 
     @property
     def size(self) -> int:

@@ -39,6 +39,8 @@ class FakeRunner:
     first_token_s: Callable[[Settings], float] = lambda settings: 0.5
     tokens_hash: Callable[[Settings], str] = lambda settings: "same"
     needed_bytes: Callable[[Settings], int] = lambda settings: 100 << 20
+    in_force: Callable[[Settings], Settings] = lambda settings: settings
+    unread: Callable[[Settings], tuple[str, ...]] = lambda settings: ()
     guess_recall: Callable[[int], float] = lambda layer: 0.5  # of the guesses for a layer, how many are used
     layers: Sequence[int] = range(4)
     now: float = 0.0
@@ -102,7 +104,8 @@ class FakeRunner:
             mlx_peak_bytes=50 << 20,
             needed_bytes=self.needed_bytes(settings),
             tokens_hash=self.tokens_hash(settings),
-            effective=spec.settings,
+            effective=self.in_force(settings).to_mapping(),
+            unread=self.unread(settings),
             counters=Counters(tokens=tokens, misses=tokens, demand_bytes=tokens << 10, wait_s=0.1, layers=layers),
         )
 

@@ -146,6 +146,7 @@ class Measured:
     needed_bytes: int  # what the budget is about: memory beyond importing mlx_lm
     tokens_hash: str  # of the token the model itself would have chosen at every step
     effective: Mapping[str, Any]  # settings as the runtime resolved them, no "auto" left
+    unread: tuple[str, ...] = ()  # keys of settings that made no difference beside the others
     counters: Counters = Counters()
     swap_in_bytes: int | None = None  # read back from swap by the whole machine meanwhile; None: not known
     partial: bool = False  # a repeat was cut short at the limit

@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from autotune.dead import dead_knobs, dead_notices
 from autotune.errors import WorkerFailed
 from autotune.events import Notice, OnEvent, PhaseStarted, ResultReady
 from autotune.history import Config, History
@@ -100,6 +101,8 @@ class _Tuning:
         self._start = start
         self._resumed = bool(journal.records)
         self._interrupted = False
+        self._whole = space  # with the knobs that turned out to be dead
+        self._dead: dict[str, str] = {}
         self._judge = Judge(request.objective, space.base.memory.budget)
 
     def begin(self, runner: Runner, cache_dir: Path, on_event: OnEvent, clock: Callable[[], float]) -> None:
@@ -138,7 +141,8 @@ class _Tuning:
 
     def _rank(self, facts: SpaceFacts) -> None:
         """What proposals mean depends on the rankings, so the history is made anew."""
-        self._space = replace(self._space, facts=facts)
+        self._whole = replace(self._whole, facts=facts)
+        self._space = self._whole.without(self._dead)
         self._history = History(self._space)
         for record in self._journal.records:
             if record.purpose.explores:
@@ -171,7 +175,9 @@ class _Tuning:
     def run(self, disk: Sequence[DiskRow], on_event: OnEvent) -> TuneResult:
         race = RaceResult()
         ended, interrupted = "", False
-        search = Search(self._space, self._history, self._measurer, self._judge, self._search_plan(), on_event)
+        self._drop_dead(on_event)
+        search_plan = self._search_plan()
+        search = self._search(search_plan, on_event)
         if self._request.trials is not None:
             plan = race_plan(self._request, self._measurer.trial_s, self._left_s())
             self._measurer.planned = self._request.trials + plan.trials(plan.finalists)
@@ -180,7 +186,10 @@ class _Tuning:
                 raise KeyboardInterrupt
             search.measure_default(again=self._resumed)
             on_event(PhaseStarted("search", f"{len(self._space.knobs)} settings, {self._space.size} combinations"))
-            ended = search.run(self._proposals(), [self._space.to_params(each) for each in self._request.priors])
+            ended = self._run_search(search)
+            while self._drop_dead(on_event):
+                search = self._search(search_plan, on_event)
+                ended = self._run_search(search)
             self._race(race, search, on_event)
         except KeyboardInterrupt:
             interrupted = True
@@ -200,6 +209,29 @@ class _Tuning:
                 workload=self._workload_facts(),
             )
         )
+
+    def _search(self, plan: SearchPlan, on_event: OnEvent) -> Search:
+        return Search(self._space, self._history, self._measurer, self._judge, plan, on_event)
+
+    def _run_search(self, search: Search) -> str:
+        priors = [self._space.to_params(each) for each in self._request.priors]
+        return search.run(self._proposals(), priors, lambda: self._dead_now().keys() != self._dead.keys())
+
+    def _dead_now(self) -> dict[str, str]:
+        return dead_knobs(self._whole, self._journal.records)
+
+    def _drop_dead(self, on_event: OnEvent) -> bool:
+        """Makes the space anew without the knobs that do nothing; True if others are missing than before.
+
+        Their trials stay, as further ones of the same settings without them.
+        """
+        before, self._dead = self._dead, self._dead_now()
+        notices = dead_notices(before, self._dead)
+        for text in notices:
+            on_event(Notice(text))
+        if notices:
+            self._rank(self._whole.facts)
+        return bool(notices)
 
     def _proposals(self) -> Proposals:
         return Proposals.open(
@@ -259,6 +291,7 @@ class _Tuning:
             "seconds": self._measurer.clock() - self._start,
             "combinations": self._space.size,
             "study": self._journal.folder.name,
+            "dead": self._dead,
         }
 
     def _workload_facts(self) -> dict[str, Any]:

@@ -22,13 +22,13 @@ from streaming_core.assemble import assemble, open_store
 from streaming_core.engine import Engine
 from streaming_core.errors import ModelClosed, ModelNotSupported, ProfileInvalid
 from streaming_core.hardware import Machine, default_budget_bytes, detect
-from streaming_core.kernels.offer import KERNELS, missing
+from streaming_core.in_force import settings_in_force, unread_settings
 from streaming_core.kernels.select import LayerChoice
 from streaming_core.models.outline import ModelOutline, OpenModel, open_model
 from streaming_core.models.resolve import default_cache_dir, resolve_model
 from streaming_core.profile import Profile
 from streaming_core.progress import OnProgress, ignore
-from streaming_core.reading import check_reader, reader_kind
+from streaming_core.reading import check_reader
 from streaming_core.recording import Recorder
 from streaming_core.residency.memory import MemoryPlan, check_context, plan_memory
 from streaming_core.settings import Settings
@@ -48,6 +48,7 @@ class StreamedModel:
     Attributes:
         model, tokenizer: mlx-lm's own; anything of mlx-lm that takes a model takes this one.
         settings: what is in force, nothing left to "auto".
+        unread: keys of settings that make no difference beside the others.
         memory_plan: what the memory is used for.
         outline: what the checkpoint is.
     """
@@ -64,6 +65,7 @@ class StreamedModel:
         self.model: nn.Module = opened.model
         self.tokenizer = tokenizer
         self.settings = settings
+        self.unread = unread_settings(settings, memory_plan, opened.outline.experts)
         self.memory_plan = memory_plan
         self.outline = opened.outline
         self._engine = engine
@@ -245,7 +247,7 @@ def load(
     opened = _open(model, cache_dir, machine, on_progress)
     settings = _settings_for(profile_or_settings, model, opened.outline)
     memory_plan = plan(opened.outline, settings, machine)
-    effective = _effective(settings, memory_plan, machine.hardware().backend)
+    in_force = settings_in_force(settings, memory_plan, machine.hardware().backend)
     tokenizer = _tokenizer(opened)
     store = open_store(opened, settings, cache_dir, machine, on_progress)
     before = mx.set_cache_limit(settings.memory.mlx_cache)
@@ -255,7 +257,7 @@ def load(
         mx.set_cache_limit(before)
         store.close()
         raise
-    return StreamedModel(opened, tokenizer, effective, memory_plan, engine, before)
+    return StreamedModel(opened, tokenizer, in_force, memory_plan, engine, before)
 
 
 def _open(model: str | Path, cache_dir: Path, machine: Machine, on_progress: OnProgress) -> OpenModel:
@@ -294,17 +296,3 @@ def _settings_for(profile_or_settings: Profile | Settings | None, model: str | P
             f"run `mlx-autotune run --model {model}` again"
         )
     return settings
-
-
-def _effective(settings: Settings, memory_plan: MemoryPlan, backend: str) -> Settings:
-    values: dict[str, Any] = {
-        "residency.resident_layers": str(memory_plan.resident),
-        "residency.slots": memory_plan.slots if memory_plan.streamed else "all",
-        "prefill.chunk": memory_plan.chunk,
-        "reading.reader": reader_kind(settings.reading),
-    }
-    if memory_plan.budget_bytes is not None:
-        values["memory.budget"] = memory_plan.budget_bytes
-    if missing(settings.kernels, backend) is not None:
-        values |= {f"kernels.{name}": "off" for name in KERNELS}
-    return settings.with_values(values)

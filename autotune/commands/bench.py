@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from autotune.baseline import Baseline, Pair, pair_of
+from autotune.baseline import Pair
 from autotune.commands import bench_kernels
-from autotune.contest import FEWEST_ROUNDS, Contestant, Ratio, ratio_of, run_rounds
+from autotune.commands.sides import baseline_of, measure, pair_for
+from autotune.contest import FEWEST_ROUNDS, Contestant, Ratio, ratio_of
 from autotune.context import (
-    Choice,
     Context,
     chosen_settings,
     model_name,
@@ -24,19 +23,17 @@ from autotune.context import (
     set_values,
 )
 from autotune.errors import RequestInvalid, WorkerFailed
-from autotune.prepare import Place, outline_of, pack_store, plan_of, store_files
+from autotune.prepare import Place, outline_of, pack_store, store_files
 from autotune.probe import Ceiling, ceiling_of, probe_disk
 from autotune.result import rounded
-from autotune.runner import Runner, WorkerRunner
-from autotune.screen import Screen
+from autotune.runner import WorkerRunner
 from autotune.subject import probe_plan
 from autotune.tables import ceiling_text, plain_table
 from autotune.trial import Engine, Measured, Procedure, TrialSpec
 from autotune.wording import changes_text, seconds_text, tps_text
 from autotune.workloads import pages_of, repeats_of, workload_of
-from streaming_core.hardware import Hardware, default_budget_bytes, detect
+from streaming_core.hardware import detect
 from streaming_core.models.outline import ModelOutline
-from streaming_core.progress import Progress
 from streaming_core.settings import Settings
 from streaming_core.units import format_size
 
@@ -80,15 +77,15 @@ def run(args: argparse.Namespace, context: Context) -> int:
     workload.check_room(choice.settings.memory.context)
     say_settings(choice, screen)
     say_kernels(choice.settings, place.machine, screen)
-    baseline = _baseline(choice, model, place.machine.hardware(), screen)
+    baseline = baseline_of(choice, model, place.machine.hardware(), screen)
     outline = outline_of(model, place, screen.progress)
-    pair = _pair(choice, baseline, args, outline, place, screen)
+    pair = pair_for(choice, baseline, set_values(args), outline, place, screen)
     spec = TrialSpec(model=model, settings={}, workload=workload, cache_dir=args.cache_dir, procedure=procedure)
     found = _entered(outline.name, pair, args, spec)
     for settings in (pair.streamed, *([] if found.default is None else [pair.default])):  # their layouts may differ
         pack_store(outline, place, settings, screen.progress)
     with WorkerRunner(context.environment, shared=False) as runner:
-        _measure(found.contestants, args, runner, screen)
+        measure(found.contestants, args.rounds, args.seed, runner, screen)
     if not found.streamed.trials:
         raise WorkerFailed(f"streaming does not run with these settings: {found.streamed.failure}")
     found = replace(found, ceiling=_ceiling(found, pair.streamed, outline, place))
@@ -96,22 +93,6 @@ def run(args: argparse.Namespace, context: Context) -> int:
     summary = "; ".join([summary, *_ratio_lines(found)])
     screen.result(_data(found), summary, lambda console: _show(console, found))
     return 0 if found.same_tokens else 1
-
-
-def _pair(
-    choice: Choice, baseline: Baseline, args: argparse.Namespace, outline: ModelOutline, place: Place, screen: Screen
-) -> Pair:
-    """What is compared.  Raises BudgetTooSmall: what cannot fit is said before anything is packed."""
-    pair = pair_of(
-        choice.settings, baseline, set_values(args), lambda settings: plan_of(outline, settings, place).budget_bytes
-    )
-    budget = pair.streamed.memory.budget
-    today = default_budget_bytes(place.machine.hardware(), place.machine.memory())
-    if choice.settings.memory.budget is None and budget is not None and budget > today:
-        now = f"what is free now would give {format_size(today)}"
-        screen.notice(f"memory.budget is {format_size(budget)}, as when it was tuned; {now}; --budget sets another")
-    plan_of(outline, pair.streamed, place)
-    return pair
 
 
 def _entered(model: str, pair: Pair, args: argparse.Namespace, spec: TrialSpec) -> _Found:
@@ -134,34 +115,6 @@ def _ceiling(found: _Found, settings: Settings, outline: ModelOutline, place: Pl
     if settings.reading.page_cache == "bypass":  # else the ceiling is that of a cache that is not used
         rows = [row for row in rows if row.page_cache == "bypass"]
     return ceiling_of(found.streamed.trials, rows, [] if found.resident is None else found.resident.trials)
-
-
-def _baseline(choice: Choice, model: str, here: Hardware, screen: Screen) -> Baseline:
-    """How `run` had its default; without an entry, the built-in one.  Raises ProfileInvalid."""
-    profile = choice.profile
-    name = None if profile is None else profile.entry_name(model)
-    if profile is None or name is None:
-        return Baseline()
-    baseline = Baseline.read(profile.entries[name], f"{profile.path}: models.{name}")
-    if not baseline.known:
-        screen.notice("the profile does not say which settings were fixed when it was tuned; repeat them with --set")
-    if profile.hardware.difference(here):
-        return replace(baseline, budget_bytes=None)  # another machine's memory says nothing about this one's
-    return baseline
-
-
-def _measure(contestants: Sequence[Contestant], args: argparse.Namespace, runner: Runner, screen: Screen) -> None:
-    total = args.rounds * len(contestants)
-
-    def on_start(contestant: Contestant, number: int) -> None:
-        screen.progress(Progress(f"measuring {contestant.name}", number, total, "trials"))
-
-    def on_end(contestant: Contestant, number: int) -> None:
-        said = contestant.failure or f"{tps_text(contestant.trials[-1].decode_tps)} tok/s"
-        screen.notice(f"trial {number + 1}/{total} [{contestant.name}] {said}")
-
-    run_rounds(contestants, args.rounds, args.seed, runner, on_start, on_end)
-    screen.progress(Progress("measuring", total, total, "trials"))
 
 
 def _decode(contestant: Contestant) -> str:

@@ -74,4 +74,8 @@ def _evidence_lines(evidence: Any) -> list[str]:
         lines.append(f"gain: {gain_text(float(interval['low']))} to {gain_text(float(interval['high']))} at 95 %")
     if isinstance(noise, dict) and "sigma" in noise:
         lines.append(f"noise: {float(noise['sigma']):.1%}")
+    search = evidence.get("search")
+    dead = search.get("dead") if isinstance(search, dict) else None
+    if isinstance(dead, dict):
+        lines += [f"not searched: {key}, {reason}" for key, reason in dead.items()]
     return lines

@@ -11,12 +11,13 @@ from streaming_core.errors import AutotuneError
 from streaming_core.hardware._budget import default_budget_bytes
 from streaming_core.hardware._fake import FakeMachine
 from streaming_core.hardware._mlx import is_out_of_memory
-from streaming_core.hardware._types import Conditions, Hardware, Machine, MemoryState, ProcessMemory
+from streaming_core.hardware._types import Conditions, Hardware, LargePages, Machine, MemoryState, ProcessMemory
 
 __all__ = [
     "Conditions",
     "FakeMachine",
     "Hardware",
+    "LargePages",
     "Machine",
     "MemoryState",
     "ProcessMemory",

@@ -15,7 +15,15 @@ from streaming_core.hardware import _darwin_parse as parse
 from streaming_core.hardware._darwin_calls import Calls, SystemCalls
 from streaming_core.hardware._files import cannot_bypass, cannot_open, drop_cached, free_disk_bytes, open_regular
 from streaming_core.hardware._mlx import read_device
-from streaming_core.hardware._types import Conditions, Hardware, MemoryState, PinnedMemory, ProcessMemory, Thermal
+from streaming_core.hardware._types import (
+    Conditions,
+    Hardware,
+    LargePages,
+    MemoryState,
+    PinnedMemory,
+    ProcessMemory,
+    Thermal,
+)
 
 __all__ = ["DarwinMachine"]
 
@@ -103,6 +111,12 @@ class DarwinMachine:
         with contextlib.suppress(OSError):  # a hint
             # struct radvisory: off_t, then int; the struct is padded to 16 bytes.
             fcntl.fcntl(fd, _F_RDADVISE, struct.pack("=qi4x", offset, min(nbytes, 0x7FFFFFFF)))
+
+    def large_pages(self) -> LargePages:
+        return "not_needed"
+
+    def open_files(self) -> tuple[int, int]:
+        return resource.getrlimit(resource.RLIMIT_NOFILE)
 
     def join_pages(self, address: int, nbytes: int) -> None:
         return  # Apple silicon has one page size, 16 KiB

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from streaming_core.hardware._files import cannot_bypass, cannot_open, open_regular
-from streaming_core.hardware._types import Conditions, Hardware, MemoryState, PinnedMemory, ProcessMemory
+from streaming_core.hardware._types import Conditions, Hardware, LargePages, MemoryState, PinnedMemory, ProcessMemory
 from streaming_core.units import GIB
 
 __all__ = ["FakeMachine"]
@@ -40,6 +40,8 @@ class FakeMachine:
     physical_read: int | None = 0
     swap_in: int | None = 0
     free_disk: int = 1 << 40
+    large_pages_reading: LargePages = "madvise"
+    open_files_reading: tuple[int, int] = (1024, 1 << 20)
     can_drop: bool = True
     can_bypass: bool = True
     direct_alignment: int = 4096
@@ -59,7 +61,10 @@ class FakeMachine:
         )  # fmt: skip
         memory = MemoryState(int(0.8 * memory_bytes), 0, "normal")
         process = ProcessMemory(1 * GIB, 1 * GIB, 1 * GIB, 1 * GIB)
-        return cls(hardware_reading=hardware, memory_reading=memory, process_reading=process, direct_alignment=1)
+        return cls(
+            hardware_reading=hardware, memory_reading=memory, process_reading=process, direct_alignment=1,
+            large_pages_reading="not_needed", open_files_reading=(256, (1 << 63) - 1),
+        )  # fmt: skip
 
     def hardware(self) -> Hardware:
         return self.hardware_reading
@@ -88,6 +93,12 @@ class FakeMachine:
 
     def advise(self, fd: int, offset: int, nbytes: int) -> None:
         self.advised.append((fd, offset, nbytes))
+
+    def large_pages(self) -> LargePages:
+        return self.large_pages_reading
+
+    def open_files(self) -> tuple[int, int]:
+        return self.open_files_reading
 
     def join_pages(self, address: int, nbytes: int) -> None:
         self.joined.append((address, nbytes))

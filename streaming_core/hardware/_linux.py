@@ -21,13 +21,14 @@ from streaming_core.hardware._linux_parse import (
     colon_numbers,
     cpu_name,
     kib_values,
+    large_pages_of,
     power_of,
     pressure_of,
     space_numbers,
     thermal_of,
 )
 from streaming_core.hardware._mlx import read_device
-from streaming_core.hardware._types import Conditions, Hardware, MemoryState, PinnedMemory, ProcessMemory
+from streaming_core.hardware._types import Conditions, Hardware, LargePages, MemoryState, PinnedMemory, ProcessMemory
 from streaming_core.units import round_up
 
 __all__ = ["LinuxMachine"]
@@ -113,6 +114,12 @@ class LinuxMachine:
     def advise(self, fd: int, offset: int, nbytes: int) -> None:
         with contextlib.suppress(OSError):  # a hint
             os.posix_fadvise(fd, offset, nbytes, os.POSIX_FADV_WILLNEED)
+
+    def large_pages(self) -> LargePages:
+        return large_pages_of(self._line("sys/kernel/mm/transparent_hugepage/enabled"))
+
+    def open_files(self) -> tuple[int, int]:
+        return resource.getrlimit(resource.RLIMIT_NOFILE)
 
     def join_pages(self, address: int, nbytes: int) -> None:
         huge = self._number("sys/kernel/mm/transparent_hugepage/hpage_pmd_size")

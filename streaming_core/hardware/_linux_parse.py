@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from streaming_core.hardware._types import Power, Pressure, Thermal
+from streaming_core.hardware._types import LargePages, Power, Pressure, Thermal
 
 __all__ = [
     "Zone",
@@ -14,6 +14,7 @@ __all__ = [
     "colon_numbers",
     "cpu_name",
     "kib_values",
+    "large_pages_of",
     "power_of",
     "pressure_of",
     "space_numbers",
@@ -100,6 +101,12 @@ def pressure_of(text: str | None) -> Pressure:
     if shares.get("full", 0.0) >= _STALLED_PERCENT:
         return "critical"
     return "warn" if shares.get("some", 0.0) >= _STALLED_PERCENT else "normal"
+
+
+def large_pages_of(text: str | None) -> LargePages:
+    """/sys/kernel/mm/transparent_hugepage/enabled: `always [madvise] never`."""
+    choices: dict[str, LargePages] = {"[always]": "always", "[madvise]": "madvise", "[never]": "never"}
+    return next((choices[word] for word in (text or "").split() if word in choices), "unknown")
 
 
 def power_of(supplies: Sequence[Mapping[str, str]]) -> Power:

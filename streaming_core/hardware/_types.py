@@ -16,6 +16,7 @@ __all__ = [
     "Backend",
     "Conditions",
     "Hardware",
+    "LargePages",
     "Machine",
     "MemoryState",
     "Power",
@@ -30,6 +31,7 @@ Backend = Literal["cpu", "metal", "cuda"]
 Pressure = Literal["normal", "warn", "critical", "unknown"]
 Power = Literal["ac", "battery", "unknown"]
 Thermal = Literal["nominal", "fair", "serious", "critical", "unknown"]
+LargePages = Literal["always", "madvise", "never", "not_needed", "unknown"]
 
 _CHOICES = {"system": ("linux", "darwin"), "backend": ("cpu", "metal", "cuda")}
 _COUNTS = ("cores", "gpu_cores")
@@ -201,6 +203,14 @@ class Machine(Protocol):
 
     def advise(self, fd: int, offset: int, nbytes: int) -> None:
         """Hints that these bytes will be read soon.  Returns at once; a system that cannot take hints ignores it."""
+
+    def large_pages(self) -> LargePages:
+        """Whether memory may lie on large pages: always, or where `join_pages` asks; not_needed: all pages are."""
+        ...
+
+    def open_files(self) -> tuple[int, int]:
+        """How many files this process may have open: the limit in force, and how far it may raise it."""
+        ...
 
     def join_pages(self, address: int, nbytes: int) -> None:
         """Asks for large pages behind memory that is in use already, so that nothing more becomes resident.  What the
