@@ -111,7 +111,7 @@ def _result(
         ceiling=ceiling_of(shown_trials or default_trials, evidence.disk),
         disk=evidence.disk,
         trials=tuple(_row(number, record, base) for number, record in enumerate(evidence.records, start=1)),
-        search={**_counts(evidence.records), **evidence.search},
+        search={**_counts(evidence.records, base), **evidence.search},
         workload=evidence.workload,
         budget_bytes=base.memory.budget,
         fixed=evidence.fixed,
@@ -126,9 +126,14 @@ def _portable(chosen: Settings, base: Settings, trials: Sequence[Measured]) -> S
     return settings
 
 
-def _counts(records: Sequence[Record]) -> dict[str, int]:
+def _counts(records: Sequence[Record], base: Settings) -> dict[str, int]:
     kinds = Counter(outcome_to_json(record.outcome)["kind"] for record in records)
-    return {"trials": len(records), **{kind: kinds[kind] for kind in ("infeasible", "crashed", "timed_out")}}
+    tried = {Settings.from_mapping(record.settings) for record in records} - {base}
+    return {
+        "trials": len(records),
+        "tried": len(tried),
+        **{kind: kinds[kind] for kind in ("infeasible", "crashed", "timed_out")},
+    }
 
 
 def _row(number: int, record: Record, base: Settings) -> TrialRow:

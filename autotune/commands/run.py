@@ -87,10 +87,13 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _kept(profile: Profile, outline: ModelOutline, result: TuneResult) -> bool:
-    """Whether the profile has a finished result for this very model, which half a run does not replace."""
+    """Whether the profile has a finished result for this very model, which half a run, or one without the time to try
+    anything, does not replace."""
     earlier = profile.entries.get(outline.name)
-    finished = earlier is not None and earlier.status == "measured" and earlier.fingerprint == outline.fingerprint
-    return result.status is Status.INTERRUPTED and finished
+    if earlier is None or earlier.status != "measured" or earlier.fingerprint != outline.fingerprint:
+        return False
+    tried = earlier.evidence.get("search", {}).get("tried", 1)
+    return result.status is Status.INTERRUPTED or (result.search["tried"] == 0 and bool(tried))
 
 
 def _write(profile: Profile, outline: ModelOutline, entry: Entry, result: TuneResult, path: Path) -> None:

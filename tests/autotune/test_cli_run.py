@@ -110,6 +110,18 @@ def test_an_interrupted_run_keeps_the_finished_result_and_says_where_its_trials_
     assert "p.yaml keeps its finished result for tiny" in err
 
 
+def test_a_run_that_tried_nothing_keeps_the_finished_result(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["run", "--model", "tiny", "--seed", "79", "--output", "p.yaml"]
+    fake_runner(monkeypatch, FakeRunner(lambda settings: 10.0))
+    assert main([*words, "--trials", "4"]) == 0
+    before = Path("p.yaml").read_bytes()
+    assert main([*words, "--trials", "1", "--fresh"]) == 0
+    assert "p.yaml keeps its finished result for tiny" in capsys.readouterr().err
+    assert Path("p.yaml").read_bytes() == before
+
+
 def test_an_output_that_cannot_be_written_is_said_before_anything_runs(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
