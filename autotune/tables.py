@@ -58,6 +58,8 @@ def result_table(console: Console, result: TuneResult, path: Path) -> None:
         span = f"{gain_text(interval.low)} to {gain_text(interval.high)}"
         console.print(Text(f"gain {gain_text(interval.middle)} ({span} at 95 %), noise {noise}"))
     console.print(Text(result.reason))
+    search = result.search
+    console.print(Text(f"{search['trials']} trials of {1 + search['tried']} settings: {search['ended']}"))
     console.print(Text(f"profile: {path}"))
 
 
@@ -69,7 +71,9 @@ def _spread(side: Side) -> str:
 def ceiling_text(ceiling: Ceiling, of: str = "") -> str:
     """Where a ceiling comes from."""
     head = f"ceiling of {of} (estimated)" if of else "ceiling (estimated)"
-    raised = "; that is less than was measured, which is shown" if ceiling.raised else ""
+    raised = (
+        "; the best trial was faster than this estimate, so its speed stands in the table" if ceiling.raised else ""
+    )
     compute = f"{seconds_text(ceiling.compute_s)} of computation ({ceiling.compute})"
     if ceiling.bytes_per_s is None:
         return f"{head}: {compute} a token, nothing was read{raised}"
