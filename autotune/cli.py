@@ -159,6 +159,8 @@ def _command(name: str) -> Callable[[argparse.Namespace, Context], int]:
             from autotune.commands.pack import run
         case "trace":
             from autotune.commands.trace import run
+        case "predict":
+            from autotune.commands.predict import run
         case "probe":
             from autotune.commands.probe import run
         case _:

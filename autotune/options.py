@@ -99,6 +99,12 @@ def build_parser(default_cache: Path, version: Callable[[], str]) -> argparse.Ar
         "mlx-autotune trace --model demo --save routes.gz",
         _trace,
     )
+    command(
+        "predict",
+        "say what settings would do to a recorded run, without running it",
+        "mlx-autotune predict --model demo --trace routes.gz --set residency.slots=24",
+        _predict,
+    )
     command("probe", "measure memory and disk", "mlx-autotune probe --model demo", _probe)
     return parser
 
@@ -208,6 +214,17 @@ def _trace(parser: argparse.ArgumentParser) -> None:
         "--guess-only", action="store_true", help="guess, fetch nothing, and show what guessing adds to a token"
     )
     parser.add_argument("--oracle", type=Path, metavar="FILE", help="a saved trace for predict.kind=oracle to replay")
+
+
+def _predict(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--trace", type=Path, required=True, metavar="FILE", help="what `trace --save` wrote")
+    parser.add_argument(
+        "--counts-only", action="store_true", help="hits and bytes; measures nothing and tells no speed"
+    )
+    parser.add_argument(
+        "--hardware", type=Path, metavar="FILE", help="a machine that is not here: memory, disk, share of compute time"
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE", help="with --hardware: write a profile marked modelled")
 
 
 def _nothing(parser: argparse.ArgumentParser) -> None:

@@ -1,7 +1,7 @@
 """Hits of the policy lru for every number of slots, in one pass over a trace (Mattson et al., 1970).
 
-A table of S slots holds the S experts that were used last, so an expert is a hit wherever S is at least its place in the
-order of last use.  A call that asks for more than S runs in waves, whose order depends on S; what comes after it is
+A table of S slots holds the S experts that were used last, so an expert is a hit wherever S is at least its place in
+the order of last use.  A call that asks for more than S runs in waves, whose order depends on S; what comes after it is
 then only known by replaying.  `exact_from` is where that never happened.
 """
 

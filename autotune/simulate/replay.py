@@ -1,8 +1,9 @@
 """Replays a recorded run under other settings, through the runtime's own tables, policies, backends and budgets.
 
-What `streaming_core.layer` does with arrays around them is repeated here call by call, without arrays.  Hits, misses and
-demand bytes are exact where nothing is fetched on a guess.  With guesses, what depends on when a read arrives is exact
-only for reads that take no time: how many fit into `prefetch.depth` and the side buffers, and which can be taken back.
+What `streaming_core.layer` does with arrays around them is repeated here call by call, without arrays.  Hits, misses
+and demand bytes are exact where nothing is fetched on a guess.  With guesses, what depends on when a read arrives is
+exact only for reads that take no time: how many fit into `prefetch.depth` and the side buffers, and which can be taken
+back.
 """
 
 from __future__ import annotations
