@@ -163,6 +163,8 @@ def _command(name: str) -> Callable[[argparse.Namespace, Context], int]:
             from autotune.commands.verify import run
         case "doctor":
             from autotune.commands.doctor import run
+        case "predict":
+            from autotune.commands.predict import run
         case "probe":
             from autotune.commands.probe import run
         case _:

@@ -110,6 +110,12 @@ def build_parser(default_cache: Path, version: Callable[[], str]) -> argparse.Ar
     )
     command("verify", "check that the profile still holds here", "mlx-autotune verify --model demo", _verify)
     command("doctor", "show what is wrong with this machine, and what to do", "mlx-autotune doctor", _doctor)
+    command(
+        "predict",
+        "say what settings would do to a recorded run, without running it",
+        "mlx-autotune predict --model demo --trace routes.gz --set residency.slots=24",
+        _predict,
+    )
     command("probe", "measure memory and disk", "mlx-autotune probe --model demo", _probe)
     return parser
 
@@ -235,6 +241,17 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds", type=float, default=0.2, metavar="S", help="per point of the disk's table (default: %(default)s)"
     )
+
+
+def _predict(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--trace", type=Path, required=True, metavar="FILE", help="what `trace --save` wrote")
+    parser.add_argument(
+        "--counts-only", action="store_true", help="hits and bytes; measures nothing and tells no speed"
+    )
+    parser.add_argument(
+        "--hardware", type=Path, metavar="FILE", help="a machine that is not here: memory, disk, share of compute time"
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE", help="with --hardware: write a profile marked modelled")
 
 
 def _nothing(parser: argparse.ArgumentParser) -> None:

@@ -20,7 +20,8 @@ from promises import decode_s
 import streaming_core
 from streaming_core import Settings
 from streaming_core.models import default_cache_dir
-from streaming_core.recording import RouteRecorder, Routes
+from streaming_core.recording import RouteRecorder
+from streaming_core.route_trace import Routes
 from streaming_core.testing import CheckpointSpec, make_checkpoint, parse_size, prompts
 
 Ways = Mapping[str, Mapping[str, Any]]

@@ -132,7 +132,7 @@ class Engine:
         self.counters[layer].sync_s += time.perf_counter() - started
         self.counters[layer].syncs += 1
         self.mend()
-        self.act([guess])
+        self.act([guess], layer)
 
     def note(self, guess: Guess | None) -> None:
         """Keeps a guess until the next sync."""
@@ -145,14 +145,14 @@ class Engine:
         self._guesses = []
         return taken
 
-    def act(self, guesses: Sequence[Guess]) -> None:
-        """Begins to fetch what the evaluated guesses name and the budget allows."""
+    def act(self, guesses: Sequence[Guess], at: int) -> None:
+        """Begins to fetch what the evaluated guesses name and the budget allows, in the call of layer `at`."""
         for guess in guesses:
             layer = self.layers.get(guess.layer)
             if layer is None or guess.layer in self.torn:
                 continue
             ranked = guess.ranked()
-            self.recorder.guessed(guess.layer, ranked)
+            self.recorder.guessed(guess.layer, ranked, at)
             chosen = self._pass.choose(guess.layer, ranked, lambda e, at=layer: self.prefetch.absent(at, e))  # type: ignore[misc]
             self.torn.add(guess.layer)
             begun = self.prefetch.fetch(layer, chosen, {expert for expert, _ in ranked}) if chosen else 0

@@ -74,7 +74,7 @@ class StreamedLayer:
         self.counters.syncs += 1
         asked = answer.host()
         experts = list(dict.fromkeys(asked.tolist())) if asked.size <= 64 else np.unique(asked).tolist()
-        engine.recorder.asked(self.number, experts)
+        engine.recorder.asked(self.number, experts, asked)
         if (guess := engine.predictor.sees_choice(self.number, experts)) is not None:
             guesses.append(guess)
         engine.mend()
@@ -83,7 +83,7 @@ class StreamedLayer:
         self.counters.guesses_used += len(expected)
         if len(experts) > self.table.slots:
             self._wait(lambda: engine.prefetch.collect(self, expected))
-            engine.act(guesses)
+            engine.act(guesses, self.number)
             out = self._in_waves(x, indices, asked)
         else:
             were_there = self._fetch(experts, expected)
@@ -91,7 +91,9 @@ class StreamedLayer:
                 early = self._experts(x, self._row_of.rows(indices))
             out = self._keep(early)
             self._complete += (were_there - self._complete) / _CALLS_REMEMBERED
-            engine.act(guesses)  # last, so that neither a read that is waited for nor the device comes behind it
+            engine.act(
+                guesses, self.number
+            )  # last, so that neither a read that is waited for nor the device comes behind it
         engine.prefetch.leave(self)
         engine.torn.discard(self.number)
         engine.leaves(self.counters)

@@ -1,23 +1,16 @@
-"""What the router asked for and what was guessed, pass by pass: kept, counted, saved and read back.
-
-A saved trace is gzip-compressed JSON: version, fingerprint of the checkpoint, experts, and per pass the experts that
-each streamed layer asked for.
-"""
+"""What the router asked for and what was guessed, pass by pass: kept and counted."""
 
 from __future__ import annotations
 
-import gzip
-import json
-import os
 import time
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from streaming_core.errors import TraceInvalid
+import numpy as np
+
 from streaming_core.reading import Read, Ticket, Urgency
+from streaming_core.route_trace import Asked, Guessed, PassRecord, Routes
 
 __all__ = [
     "GuessRecord",
@@ -25,23 +18,22 @@ __all__ = [
     "ReadTimes",
     "Recorder",
     "RouteRecorder",
-    "Routes",
-    "read_routes",
-    "save_routes",
 ]
 
-Routes = list[dict[int, list[int]]]
-
-_VERSION = 1
-_LARGEST = 1 << 30  # bytes of JSON that a trace may unpack to
+Rows = np.ndarray[Any, Any]
 
 
 class Recorder(Protocol):
     """Told by the engine what happens."""
 
     def begins_pass(self, tokens: int) -> None: ...
-    def guessed(self, layer: int, ranked: Sequence[tuple[int, float]]) -> None: ...
-    def asked(self, layer: int, experts: Sequence[int]) -> None: ...
+
+    def guessed(self, layer: int, ranked: Sequence[tuple[int, float]], at: int) -> None:
+        """A guess for `layer` is about to be acted upon, in the call of layer `at`."""
+
+    def asked(self, layer: int, experts: Sequence[int], rows: Rows) -> None:
+        """`experts` are the distinct ones of `rows`, the expert of every row of the call."""
+
     def submitted(self, ticket: Ticket, reads: Sequence[Read], urgency: Urgency) -> None: ...
 
 
@@ -51,10 +43,10 @@ class NullRecorder:
     def begins_pass(self, tokens: int) -> None:
         return
 
-    def guessed(self, layer: int, ranked: Sequence[tuple[int, float]]) -> None:
+    def guessed(self, layer: int, ranked: Sequence[tuple[int, float]], at: int) -> None:
         return
 
-    def asked(self, layer: int, experts: Sequence[int]) -> None:
+    def asked(self, layer: int, experts: Sequence[int], rows: Rows) -> None:
         return
 
     def submitted(self, ticket: Ticket, reads: Sequence[Read], urgency: Urgency) -> None:
@@ -96,18 +88,26 @@ class RouteRecorder:
     """Keeps every choice, and in passes of one token the times of reads and how the choice compares with the guess.
 
     A prompt's chunk asks for so many experts that neither would say anything about decoding.
+
+    Attributes:
+        counting: passes that begin now are part of what the caller counts; kept with each of them.
     """
 
     def __init__(self) -> None:
-        self.routes: Routes = []
+        self.passes: list[PassRecord] = []
+        self.counting = True
         self.guesses: dict[int, GuessRecord] = {}
         self._pending: dict[int, tuple[list[int], float]] = {}
         self._decodes = False
         self._reads: dict[tuple[int, Urgency], ReadTimes] = {}
         self._tickets: list[tuple[int, Urgency, Ticket]] = []  # not counted yet
 
+    @property
+    def routes(self) -> Routes:
+        return [{asked.layer: list(asked.experts) for asked in step.asked} for step in self.passes]
+
     def begins_pass(self, tokens: int) -> None:
-        self.routes.append({})
+        self.passes.append(PassRecord(tokens, self.counting))
         self._pending.clear()
         self._decodes = tokens == 1
         self._count_tickets()
@@ -130,13 +130,15 @@ class RouteRecorder:
                 self._reads.setdefault((layer, urgency), ReadTimes()).add(ticket)
         self._tickets = under_way
 
-    def guessed(self, layer: int, ranked: Sequence[tuple[int, float]]) -> None:
+    def guessed(self, layer: int, ranked: Sequence[tuple[int, float]], at: int) -> None:
+        if self.passes:
+            self.passes[-1].guessed.append(Guessed(at, layer, tuple(ranked)))
         if self._decodes:
             self._pending[layer] = ([expert for expert, _ in ranked], time.perf_counter())
 
-    def asked(self, layer: int, experts: Sequence[int]) -> None:
-        if self.routes:
-            self.routes[-1][layer] = list(experts)
+    def asked(self, layer: int, experts: Sequence[int], rows: Rows) -> None:
+        if self.passes:
+            self.passes[-1].asked.append(Asked(layer, tuple(experts), _row_counts(experts, rows)))
         pending = self._pending.pop(layer, None)
         if pending is None:
             return
@@ -148,48 +150,10 @@ class RouteRecorder:
         record.windows_s.append(time.perf_counter() - made_at)
 
 
-def save_routes(path: Path, routes: Sequence[Mapping[int, Sequence[int]]], fingerprint: str, experts: int) -> None:
-    """Writes to a temporary name beside `path`, syncs and renames.  Raises TraceInvalid when it cannot be written."""
-    document = {
-        "version": _VERSION,
-        "fingerprint": fingerprint,
-        "experts": experts,
-        "passes": [{str(layer): list(asked) for layer, asked in step.items()} for step in routes],
-    }
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as raw:
-            with gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0) as packed:
-                packed.write(json.dumps(document, separators=(",", ":")).encode())
-            raw.flush()
-            os.fsync(raw.fileno())
-        os.replace(temporary, path)
-    except OSError as err:
-        temporary.unlink(missing_ok=True)
-        raise TraceInvalid(f"{path}: {err.strerror}; name another file") from err
-
-
-def read_routes(path: Path, fingerprint: str) -> Routes:
-    """The passes of a saved trace.  Raises TraceInvalid on anything that `save_routes` cannot have written."""
-    try:
-        with gzip.open(path, "rb") as packed:
-            text = packed.read(_LARGEST + 1)
-        if len(text) > _LARGEST:
-            raise ValueError("larger than any trace of this program")
-        document = json.loads(text)
-        if document["version"] != _VERSION:
-            raise ValueError(f"version {document['version']!r}; this program reads version {_VERSION}")
-        experts = document["experts"]
-        routes = [{int(layer): [int(e) for e in asked] for layer, asked in step.items()} for step in document["passes"]]
-        if not all(0 <= e < experts for step in routes for asked in step.values() for e in asked):
-            raise ValueError("it names experts that the model does not have")
-        found = document["fingerprint"]
-    except OSError as err:
-        raise TraceInvalid(f"{path}: {err.strerror or err}; is it a file of `mlx-autotune trace --save`?") from err
-    except (ValueError, KeyError, TypeError, AttributeError, EOFError, RecursionError, zlib.error) as err:
-        raise TraceInvalid(f"{path}: not a trace of this program ({err})") from err
-    if found != fingerprint:
-        raise TraceInvalid(
-            f"{path}: recorded with another checkpoint; record it again with `mlx-autotune trace --save`"
-        )
-    return routes
+def _row_counts(experts: Sequence[int], rows: Rows) -> tuple[int, ...]:
+    """How many rows asked for each; () when it was one each."""
+    if rows.size == len(experts):
+        return ()
+    found, counts = np.unique(rows, return_counts=True)
+    count_of = dict(zip(found.tolist(), counts.tolist(), strict=True))
+    return tuple(count_of[expert] for expert in experts)

@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,8 @@ from autotune.context import Context, chosen_settings, model_name, say_settings
 from autotune.errors import RequestInvalid
 from autotune.traced import GuessCost, TokenTime, Traced
 from streaming_core.hardware import detect
-from streaming_core.recording import RouteRecorder, read_routes, save_routes
+from streaming_core.recording import RouteRecorder
+from streaming_core.route_trace import RouteTrace, read_routes, save_trace
 from streaming_core.settings import Settings
 from streaming_core.testing import prompts
 from streaming_core.testing.published import recall_curve
@@ -50,9 +51,11 @@ def run(args: argparse.Namespace, context: Context) -> int:
             raise RequestInvalid("--guess-only: every layer is resident, so nothing is guessed; lower --budget")
         recorder = RouteRecorder()
         streamed.record(recorder)
-        found = _traced(streamed, settings, recorder, _replay(streamed, args, context), args)
+        found = _traced(streamed, settings, recorder, _replay(streamed, recorder, args, context), args)
         if args.save is not None:
-            save_routes(args.save, recorder.routes, streamed.outline.fingerprint, streamed.outline.experts)
+            trace = _trace_of(streamed, recorder)
+            # Half of the tokens had no guesses: of no use to whoever wants to know what they would have brought.
+            save_trace(args.save, replace(trace, predict_kind="none") if args.guess_only else trace)
         screen.result(found.to_json(), found.summary, found.show)
     return 0
 
@@ -79,7 +82,21 @@ class _Tokens:
     silent: list[TokenTime] = field(default_factory=list)
 
 
-def _replay(streamed: StreamedModel, args: argparse.Namespace, context: Context) -> _Tokens:
+def _trace_of(streamed: StreamedModel, recorder: RouteRecorder) -> RouteTrace:
+    outline, settings = streamed.outline, streamed.settings
+    return RouteTrace(
+        fingerprint=outline.fingerprint,
+        experts=outline.experts,
+        top_k=outline.top_k,
+        chunk=streamed.memory_plan.chunk,
+        predict_kind=settings.predict.kind,
+        predict_mult=settings.predict.mult,
+        ahead=settings.prefetch.ahead,
+        passes=recorder.passes,
+    )
+
+
+def _replay(streamed: StreamedModel, recorder: RouteRecorder, args: argparse.Namespace, context: Context) -> _Tokens:
     """Decodes varied text, told what to say: text of a model in circles flatters every cache."""
     from streaming_core.progress import Progress
 
@@ -87,8 +104,10 @@ def _replay(streamed: StreamedModel, args: argparse.Namespace, context: Context)
     rng = random.Random(args.seed)
     texts = prompts(2 * args.prompts, 40 + args.tokens, seed=args.seed)
     for number in range(args.prompts):
+        recorder.counting = False
         stream = _forced(streamed, texts[2 * number], texts[2 * number + 1], args.tokens)
         next(stream)  # the prompt
+        recorder.counting = True
         streamed.reset_stats()
         if args.guess_only:
             _alternate(streamed, stream, _turns(rng), found)

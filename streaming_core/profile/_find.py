@@ -64,6 +64,7 @@ def load_profile(
 
 def _asked_for(path: Path, here: Hardware) -> Profile:
     profile = Profile.read(path)
+    profile = replace(profile, reason=profile.reason + _modelled(profile))
     difference = profile.hardware.difference(here)
     if difference is None:
         return profile
@@ -73,7 +74,9 @@ def _asked_for(path: Path, here: Hardware) -> Profile:
 def _best(found: Sequence[Profile], model: str | Path | None) -> Profile:
     """The first that knows the model, else the first."""
     if model is None:
-        return replace(found[0], reason=f"{found[0].path}: this machine's profile", fallback=Settings())
+        return replace(
+            found[0], reason=f"{found[0].path}: this machine's profile{_modelled(found[0])}", fallback=Settings()
+        )
     for profile in found:
         name = profile.entry_name(model)
         if name is not None:
@@ -84,3 +87,9 @@ def _best(found: Sequence[Profile], model: str | Path | None) -> Profile:
     there = ", ".join(found[0].entries) or "none"
     reason = f"built-in default: {found[0].path} has no entry for {model} (entries: {there})"
     return replace(found[0], reason=reason, fallback=Settings())
+
+
+def _modelled(profile: Profile) -> str:
+    """Of which entries nothing was ever run."""
+    names = [name for name, entry in profile.entries.items() if entry.status == "modelled"]
+    return f" (modelled, never run: {', '.join(names)})" if names else ""

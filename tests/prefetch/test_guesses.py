@@ -14,11 +14,19 @@ from safetensors.numpy import load_file, save_file
 import streaming_core
 from streaming_core import Settings
 from streaming_core.errors import TraceInvalid
-from streaming_core.recording import RouteRecorder, read_routes, save_routes
+from streaming_core.recording import RouteRecorder
+from streaming_core.route_trace import Asked, PassRecord, RouteTrace, read_routes, save_trace
 
 
 def settings(**values: Any) -> Settings:
     return Settings().with_values({key.replace("__", "."): value for key, value in values.items()})
+
+
+def trace_of(passes: list[PassRecord], fingerprint: str, experts: int) -> RouteTrace:
+    return RouteTrace(
+        fingerprint=fingerprint, experts=experts, top_k=1, chunk=1, predict_kind="none", predict_mult=1.0, ahead=1,
+        passes=passes,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +75,7 @@ def test_a_recorded_run_replayed_as_oracle_is_right_every_time(tiny: Path, share
         for token in range(30):
             mx.eval(model.model(mx.array([[token]])))
         path = tmp_path / "routes.json.gz"
-        save_routes(path, recorder.routes, model.outline.fingerprint, model.outline.experts)
+        save_trace(path, trace_of(recorder.passes, model.outline.fingerprint, model.outline.experts))
         routes = read_routes(path, model.outline.fingerprint)
     assert routes == recorder.routes
     wanted = settings(residency__slots=10, predict__kind="oracle", prefetch__backend="slots")
@@ -91,9 +99,9 @@ def test_anything_else_is_no_trace(tmp_path: Path, content: bytes) -> None:
 
 def test_a_trace_of_another_checkpoint_or_with_strange_experts_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "routes.json.gz"
-    save_routes(path, [{0: [1, 2]}], "a" * 16, 4)
+    save_trace(path, trace_of([PassRecord(1, True, [Asked(0, (1, 2))])], "a" * 16, 4))
     with pytest.raises(TraceInvalid, match="another checkpoint"):
         read_routes(path, "b" * 16)
-    save_routes(path, [{0: [1, 9]}], "a" * 16, 4)
+    save_trace(path, trace_of([PassRecord(1, True, [Asked(0, (1, 9))])], "a" * 16, 4))
     with pytest.raises(TraceInvalid, match="does not have"):
         read_routes(path, "a" * 16)
