@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from autotune.errors import RequestInvalid
 from autotune.screen import Screen
@@ -20,6 +20,9 @@ from streaming_core.kernels.offer import missing
 from streaming_core.profile import Profile, load_profile
 from streaming_core.reading import native_missing
 from streaming_core.settings import Settings
+
+if TYPE_CHECKING:  # it imports MLX
+    from streaming_core.models.outline import ModelOutline
 
 __all__ = [
     "Choice",
@@ -53,6 +56,11 @@ class Choice:
     reason: str
     fixed: frozenset[str]
     profile: Profile | None
+
+    def check(self, model: str, outline: ModelOutline) -> None:
+        """Raises ProfileInvalid when they were measured on another checkpoint."""
+        if self.profile is not None:
+            self.profile.check_checkpoint(model, outline.fingerprint, outline.folder)
 
 
 @contextmanager

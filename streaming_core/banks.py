@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 
 import mlx.core as mx
@@ -19,7 +18,7 @@ from streaming_core.residency.memory import MemoryPlan
 
 __all__ = ["Banks"]
 
-_MOST_ELEMENTS = 1 << 31  # of one array; MLX's CPU kernels count some offsets in 32 bits
+_MOST = 1 << 31  # elements or bytes of one array; MLX's CPU kernels count some offsets in 32 bits
 
 
 class Banks:
@@ -37,7 +36,7 @@ class Banks:
             geometry = _one_geometry(streamed)
             slots = plan.slots * len(streamed)
             # Not on Metal, whose choice of kernel for a prompt looks at rows an expert of the array.
-            if backend == "cpu" and (slots + side_records) * _largest(geometry) < _MOST_ELEMENTS:
+            if backend == "cpu" and (slots + side_records) * _largest(geometry) < _MOST:
                 whole = _bank(geometry, slots + side_records, machine)
                 self._rows = [RowBank(whole, n * plan.slots, plan.slots) for n in range(len(streamed))]
                 self.sides = SideBuffers(whole, self._rows)
@@ -64,7 +63,8 @@ def _one_geometry(switches: Sequence[Switch]) -> RecordGeometry:
 
 
 def _largest(geometry: RecordGeometry) -> int:
-    return max(math.prod(part.shape) for part in geometry.parts)
+    """Bytes of the largest part of a record."""
+    return max(part.nbytes for part in geometry.parts)
 
 
 def _bank(geometry: RecordGeometry, rows: int, machine: Machine) -> SlotBank:

@@ -20,7 +20,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from streaming_core.assemble import assemble, open_store
 from streaming_core.engine import Engine
-from streaming_core.errors import ModelClosed, ModelNotSupported, ProfileInvalid
+from streaming_core.errors import ModelClosed, ModelNotSupported
 from streaming_core.hardware import Machine, default_budget_bytes, detect
 from streaming_core.in_force import settings_in_force, unread_settings
 from streaming_core.kernels.select import LayerChoice
@@ -289,10 +289,5 @@ def _settings_for(profile_or_settings: Profile | Settings | None, model: str | P
         return profile_or_settings
     profile = profile_or_settings
     settings = profile.for_model(model)
-    name = profile.entry_name(str(model))
-    if name is not None and profile.entry(name).fingerprint != outline.fingerprint:
-        raise ProfileInvalid(
-            f"{profile.path}: its entry {name!r} was measured on another checkpoint than {outline.folder}; "
-            f"run `mlx-autotune run --model {model}` again"
-        )
+    profile.check_checkpoint(str(model), outline.fingerprint, outline.folder)
     return settings

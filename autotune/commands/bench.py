@@ -79,6 +79,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     say_kernels(choice.settings, place.machine, screen)
     baseline = baseline_of(choice, model, place.machine.hardware(), screen)
     outline = outline_of(model, place, screen.progress)
+    choice.check(model, outline)
     pair = pair_for(choice, baseline, set_values(args), outline, place, screen)
     spec = TrialSpec(model=model, settings={}, workload=workload, cache_dir=args.cache_dir, procedure=procedure)
     found = _entered(outline.name, pair, args, spec)

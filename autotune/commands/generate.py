@@ -36,6 +36,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     say_settings(choice, screen)
     loaded = streaming_core.load(model, choice.settings, cache_dir=args.cache_dir, on_progress=screen.progress)
     with loaded as streamed:
+        choice.check(model, streamed.outline)
         last = None
         tokens = _prompt(streamed.tokenizer, prompt, args.raw)
         room = _room(len(tokens), streamed.settings.memory.context)

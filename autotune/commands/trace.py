@@ -47,6 +47,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
         oracle = read_routes(args.oracle, outline.fingerprint)
     loaded = streaming_core.load(model, settings, cache_dir=args.cache_dir, oracle=oracle, on_progress=screen.progress)
     with loaded as streamed:
+        choice.check(model, streamed.outline)
         if args.guess_only and not streamed.memory_plan.streamed:
             raise RequestInvalid("--guess-only: every layer is resident, so nothing is guessed; lower --budget")
         recorder = RouteRecorder()

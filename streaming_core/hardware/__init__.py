@@ -10,6 +10,7 @@ import sys
 from streaming_core.errors import AutotuneError
 from streaming_core.hardware._budget import default_budget_bytes
 from streaming_core.hardware._fake import FakeMachine
+from streaming_core.hardware._files import open_regular
 from streaming_core.hardware._mlx import is_out_of_memory
 from streaming_core.hardware._types import Conditions, Hardware, LargePages, Machine, MemoryState, ProcessMemory
 
@@ -24,6 +25,7 @@ __all__ = [
     "default_budget_bytes",
     "detect",
     "is_out_of_memory",
+    "open_regular",
 ]
 
 

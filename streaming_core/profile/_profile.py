@@ -105,6 +105,15 @@ class Profile:
             raise ProfileInvalid(f"{self._place()}: {model} fits {' and '.join(found)}; use the full name")
         return found[0] if found else None
 
+    def check_checkpoint(self, model: str | Path, fingerprint: str, folder: Path) -> None:
+        """Raises ProfileInvalid when the model's entry was measured on another checkpoint."""
+        name = self.entry_name(model)
+        if name is not None and self.entry(name).fingerprint != fingerprint:
+            raise ProfileInvalid(
+                f"{self._place()}: its entry {name!r} was measured on another checkpoint than {folder}; "
+                f"run `mlx-autotune run --model {model}` again"
+            )
+
     def for_model(self, model: str | Path) -> Settings:
         """The settings of a model; without an entry, `fallback` if this profile has one.  Raises as `entry` does."""
         if self.fallback is not None and self.entry_name(model) is None:

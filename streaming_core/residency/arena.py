@@ -16,6 +16,7 @@ from streaming_core.units import round_up
 
 __all__ = ["Arena", "JoinPages", "arenas"]
 
+_WORD = 8
 JoinPages = Callable[[int, int], None]  # (address, bytes): memory in use, see Machine.join_pages
 
 # Banks smaller than this share a buffer: large pages are 2 MiB, and the ends of a buffer seldom fill one.
@@ -27,7 +28,8 @@ class Arena:
 
     def __init__(self, nbytes: int, join_pages: JoinPages | None = None) -> None:
         """Room for pieces whose sizes, each rounded up to whole pages, sum up to `nbytes`."""
-        self._room = mx.zeros((nbytes + PAGE,), dtype=mx.uint8)
+        # In words of 8 bytes: MLX allows no axis of 2^31 elements.
+        self._room = mx.zeros((round_up(nbytes + PAGE, _WORD) // _WORD,), dtype=mx.uint64)
         mx.eval(self._room)
         address = np.array(self._room, copy=False).ctypes.data
         self._next = -address % PAGE
@@ -35,9 +37,9 @@ class Arena:
             join_pages(address, self._room.nbytes)
 
     def take(self, nbytes: int) -> mx.array:
-        """uint8 [nbytes] that shares the buffer."""
-        piece = self._room[self._next : self._next + nbytes]
-        assert piece.size == nbytes, "the arena was made too small"
+        """uint64 [nbytes / 8, rounded up] that shares the buffer."""
+        piece = self._room[self._next // _WORD : (self._next + nbytes + _WORD - 1) // _WORD]
+        assert piece.nbytes >= nbytes, "the arena was made too small"
         mx.eval(piece)
         self._next += round_up(nbytes, PAGE)
         return piece

@@ -5,6 +5,7 @@ Legend: S rows of an array, one a slot unless a bank is shared.  A part of shape
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any, Protocol, cast
@@ -61,9 +62,9 @@ class SlotBank:
         arena = arena or Arena(self.room(geometry, slots))
         for part in geometry.parts:
             memory = arena.take(part.nbytes * slots)
-            self._pieces.append((memoryview(cast(Any, memory)), part.nbytes))
-            dtype = getattr(mx, part.dtype)
-            array = (memory if dtype == mx.uint8 else memory.view(dtype)).reshape(slots, *part.shape)
+            self._pieces.append((memoryview(cast(Any, memory)).cast("B")[: part.nbytes * slots], part.nbytes))
+            count = slots * math.prod(part.shape)
+            array = memory.view(getattr(mx, part.dtype))[:count].reshape(slots, *part.shape)
             mx.eval(array)
             self.arrays[part.name] = array
 

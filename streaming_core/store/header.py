@@ -8,6 +8,7 @@ The text has: version, fingerprint of the checkpoint, layer, experts, stride, da
 from __future__ import annotations
 
 import json
+import os
 import struct
 import zlib
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import numpy as np
 
 from streaming_core.errors import StoreInvalid
 from streaming_core.geometry import RECORD_ALIGN, RecordGeometry
+from streaming_core.hardware import open_regular
 from streaming_core.units import round_up
 
 __all__ = ["LayerHeader", "layer_file"]
@@ -79,7 +81,7 @@ class LayerHeader:
         """
         remedy = "delete it and run `mlx-autotune pack` again"
         try:
-            with path.open("rb") as file:
+            with os.fdopen(open_regular(path), "rb") as file:
                 size = file.seek(0, 2)
                 file.seek(0)
                 return cls._parse(file.read(min(size, _LARGEST_TEXT + 4 * _MOST_EXPERTS)), size)

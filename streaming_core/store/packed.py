@@ -35,7 +35,7 @@ class PackedStore:
         try:
             for layer, geometry in layers.items():
                 path = layer_file(folder, layer)
-                header = _checked(LayerHeader.read(path), path, fingerprint, geometry)
+                header = _checked(LayerHeader.read(path), path, layer, fingerprint, geometry)
                 file = RecordFile(path, machine, bypass=bypass)
                 gaps = tuple(padding[:gap] for gap in _gaps(geometry))
                 self._layers[layer] = _Layer(file, header.data_offset, geometry.stride, geometry.read_bytes, gaps)
@@ -84,7 +84,9 @@ def _gaps(geometry: RecordGeometry) -> list[int]:
     return [end - part.offset - part.nbytes for part, end in zip(geometry.parts, ends, strict=True)]
 
 
-def _checked(header: LayerHeader, path: Path, fingerprint: str, geometry: RecordGeometry) -> LayerHeader:
+def _checked(header: LayerHeader, path: Path, layer: int, fingerprint: str, geometry: RecordGeometry) -> LayerHeader:
+    if header.layer != layer:
+        raise StoreInvalid(f"{path}: {_misplaced(header.layer)}")
     if header.fingerprint != fingerprint:
         raise StoreInvalid(
             f"{path}: packed from another checkpoint ({header.fingerprint}, this model is {fingerprint}); "
@@ -93,6 +95,10 @@ def _checked(header: LayerHeader, path: Path, fingerprint: str, geometry: Record
     if header.geometry != geometry:
         raise StoreInvalid(f"{path}: its records have another shape than the model's experts; delete it and pack again")
     return header
+
+
+def _misplaced(layer: int) -> str:
+    return f"it holds layer {layer}, so it was renamed or copied; delete it and run `mlx-autotune pack` again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +128,9 @@ def verify(
             continue
         if header.fingerprint != fingerprint:
             yield Fault(path, layer, None, "packed from another checkpoint; delete it and pack again")
+            continue
+        if header.layer != layer:
+            yield Fault(path, layer, None, _misplaced(header.layer))
             continue
         yield from _verify_records(path, header)
         on_record(done + 1, len(layers))

@@ -102,7 +102,7 @@ def test_logits_equal_the_resident_models(
     backend: str, reader: str, name: str, layout: str, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     if backend == COPIED:
-        monkeypatch.setattr(banks, "_MOST_ELEMENTS", 0)
+        monkeypatch.setattr(banks, "_MOST", 0)
         backend = "stage"
     scene = SCENES[name]
     made = put_in(scene.manners)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from streaming_core.geometry import PAGE, RecordGeometry
-from streaming_core.hardware import FakeMachine
+from streaming_core.hardware import FakeMachine, Machine
 from streaming_core.prefetch import SideBuffers
 from streaming_core.reading import Ticket
 from streaming_core.residency.bank import Bank, PinnedStage, RowBank, SlotBank, StagedBank
@@ -131,3 +131,16 @@ def test_a_stage_gives_every_part_room_of_its_own_that_begins_on_a_page() -> Non
     for slot, views in enumerate(stage.destinations(range(3))):
         for number, (view, part) in enumerate(zip(views, GEOMETRY.parts, strict=True)):
             assert bytes(view) == bytes([16 * slot + number]) * part.nbytes
+
+
+def test_a_bank_may_be_larger_than_an_axis_of_mlx(machine: Machine) -> None:
+    available = machine.memory().available_bytes
+    if available is None or available < 6 << 30:
+        pytest.skip("needs 6 GiB of free memory")
+    slots = 5
+    bank = SlotBank(RecordGeometry.of([("w", "uint32", (1 << 27,)), ("s", "bfloat16", (3,))]), slots)
+    assert bank.arrays["w"].shape == (slots, 1 << 27)
+    last = bank.destinations([slots - 1])[0][0]
+    assert len(last) == 1 << 29
+    last[-4:] = (77).to_bytes(4, "little")
+    assert bank.arrays["w"][slots - 1, -1].item() == 77

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -156,6 +157,23 @@ def test_anything_else_in_the_place_of_a_layer_file_is_refused(tmp_path: Path, m
     layer_file(tmp_path, 0).write_bytes(text)
     with pytest.raises(StoreInvalid, match="layer-0000"):
         PackedStore(tmp_path, FINGERPRINT, {0: GEOMETRY}, machine, bypass=False)
+
+
+def test_a_file_of_another_layer_is_refused_and_named(store: Path, machine: Machine) -> None:
+    shutil.copy(store / "layer-0000.records", store / "layer-0003.records")
+    with pytest.raises(StoreInvalid, match=r"layer-0003.records: it holds layer 0, so it was renamed or copied"):
+        PackedStore(store, FINGERPRINT, {0: GEOMETRY, 3: GEOMETRY}, machine, bypass=False)
+    assert ["it holds layer 0" in str(fault) for fault in verify(store, [0, 3], FINGERPRINT)] == [True]
+
+
+def test_a_pipe_or_folder_in_the_place_of_a_layer_file_is_refused_at_once(store: Path, machine: Machine) -> None:
+    path = store / "layer-0003.records"
+    for make in (os.mkfifo, os.mkdir):
+        path.rmdir() if path.is_dir() else path.unlink()
+        make(path)
+        with pytest.raises(StoreInvalid, match="not a regular file"):
+            PackedStore(store, FINGERPRINT, {3: GEOMETRY}, machine, bypass=False)
+        assert ["not a regular file" in str(fault) for fault in verify(store, [0, 3], FINGERPRINT)] == [True]
 
 
 def test_a_store_of_another_checkpoint_is_refused(store: Path, machine: Machine) -> None:
