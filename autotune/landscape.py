@@ -19,6 +19,7 @@ from autotune.surrogate import Surrogate
 __all__ = ["Idea", "Landscape"]
 
 _PER_CHANGE = 0.003  # of two settings that are equally fast the one nearer to the default is better
+_DOUBTFUL = 0.015  # a change worth more is kept even if that is uncertain: the race tells
 _BEHIND = 0.2  # how far behind the slowest one settings are put that fail or break a constraint
 _CENTRES = 3  # of the best settings, whose neighbours are looked at
 _PAIRS = 300  # neighbours in two knobs
@@ -84,7 +85,7 @@ class Landscape:
             doubtful = [
                 (gain, without)
                 for without, gain, deviation in self.undone(config)
-                if gain < max(_PER_CHANGE, deviation) and (not without.outcomes or without.feasible(self._judge))
+                if gain < max(_PER_CHANGE, min(deviation, _DOUBTFUL)) and (not without.outcomes or without.feasible(self._judge))
             ]
             if not doubtful:
                 return config

@@ -30,7 +30,7 @@ __all__ = ["SLACK", "Search", "SearchPlan"]
 _REPLICATES = 3  # measurements of one configuration, after which a repeated proposal teaches nothing
 _SENTINEL = 8  # trials between two further measurements of the default
 _MODEL_SHARE = 0.85  # of the trials, before changes are undone
-_OPINION = 8  # one in so many proposals of the model is TPE's
+_OPINION = 4  # one in so many proposals of the model is TPE's
 _NOT_WORTH = 0.001  # expected improvement of the logarithm: the search is over
 SLACK = 1.2  # trials of a race that is cut off by the clock prove nothing, and some take longer than most
 _NOTABLE = 0.01  # an improvement that resets the patience
@@ -45,7 +45,7 @@ class SearchPlan:
     deadline: float = math.inf  # likewise, the race included
     race_trials: int = 0  # what the race would take, once there is something to race
     least_race_trials: int = 0  # what it takes at the very least
-    coordinate_share: float = 0.25  # of the trials for single-knob moves at most, the rest for the model
+    coordinate_share: float = 0.3  # of the trials for single-knob moves at most, the rest for the model
     patience: int = 25  # proposals of the model in a row without an improvement
     seed: int = 0
 
