@@ -85,7 +85,8 @@ class Landscape:
             doubtful = [
                 (gain, without)
                 for without, gain, deviation in self.undone(config)
-                if gain < max(_PER_CHANGE, min(deviation, _DOUBTFUL)) and (not without.outcomes or without.feasible(self._judge))
+                if gain < max(_PER_CHANGE, min(deviation, _DOUBTFUL))
+                and (not without.outcomes or without.feasible(self._judge))
             ]
             if not doubtful:
                 return config
