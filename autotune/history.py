@@ -23,6 +23,7 @@ class Config:
     params: Params
     settings: Settings
     outcomes: list[Outcome] = field(default_factory=list)
+    moments: list[int] = field(default_factory=list)  # of each outcome: how many trials there were before
 
     @property
     def measured(self) -> list[Measured]:
@@ -46,6 +47,7 @@ class History:
     def __init__(self, space: Space) -> None:
         self._space = space
         self._configs: dict[str, Config] = {}
+        self.trials = 0
         params = space.to_params(space.base)
         # The default is measured as it is written, "auto" and all, not as the proposal that comes to the same.
         self.default = Config(space.key(params), params, space.base)
@@ -66,6 +68,8 @@ class History:
 
     def add(self, config: Config, outcome: Outcome) -> None:
         config.outcomes.append(outcome)
+        config.moments.append(self.trials)
+        self.trials += 1
         self._configs[config.key] = config
 
     def ranked(self, judge: Judge) -> list[Config]:

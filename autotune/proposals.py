@@ -74,6 +74,14 @@ class Proposals:
         proposals._repair(records, judge)
         return proposals
 
+    @classmethod
+    def in_memory(cls, space: Space, records: Sequence[Record], judge: Judge, *, seed: int) -> Proposals:
+        """The same without a database: for a search that nobody carries on."""
+        sampler = optuna.samplers.TPESampler(seed=seed + len(records), n_startup_trials=_STARTUP)
+        proposals = cls(space, optuna.create_study(sampler=sampler, direction="maximize"), Path())
+        proposals._repair(records, judge)
+        return proposals
+
     def ask(self) -> tuple[optuna.Trial, Params]:
         with _said(self._path):
             trial = self._study.ask()

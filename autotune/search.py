@@ -10,15 +10,15 @@ import math
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import islice
 
-from autotune.coordinate import coordinate_moves, neighbours
+from autotune.coordinate import coordinate_moves
 from autotune.errors import WorkerFailed
 from autotune.events import BestChanged, NoiseMeasured, OnEvent
 from autotune.history import Config, History
 from autotune.journal import Purpose
 from autotune.judge import Judge, Judgement
 from autotune.knobs import Params
+from autotune.landscape import Landscape
 from autotune.measurer import Measurer
 from autotune.proposals import Proposals
 from autotune.space import Space
@@ -29,7 +29,9 @@ __all__ = ["SLACK", "Search", "SearchPlan"]
 
 _REPLICATES = 3  # measurements of one configuration, after which a repeated proposal teaches nothing
 _SENTINEL = 8  # trials between two further measurements of the default
-_ATTEMPTS = 200  # random proposals before all are taken to be known
+_MODEL_SHARE = 0.85  # of the trials, before changes are undone
+_OPINION = 4  # one in so many proposals of the model is TPE's
+_NOT_WORTH = 0.001  # expected improvement of the logarithm: the search is over
 SLACK = 1.2  # trials of a race that is cut off by the clock prove nothing, and some take longer than most
 _NOTABLE = 0.01  # an improvement that resets the patience
 
@@ -43,7 +45,7 @@ class SearchPlan:
     deadline: float = math.inf  # likewise, the race included
     race_trials: int = 0  # what the race would take, once there is something to race
     least_race_trials: int = 0  # what it takes at the very least
-    coordinate_share: float = 0.5  # of the trials for single-knob moves, the rest for the model
+    coordinate_share: float = 0.3  # of the trials for single-knob moves at most, the rest for the model
     patience: int = 25  # proposals of the model in a row without an improvement
     seed: int = 0
 
@@ -61,6 +63,7 @@ class Search:
         self._plan = plan
         self._on_event = on_event
         self._rng = random.Random(plan.seed)
+        self._landscape = Landscape(space, history, judge, self._rng)
         self._best_ratio = 1.0
         self._since_default = 0
         self._outdated: Callable[[], bool] = lambda: False
@@ -104,7 +107,9 @@ class Search:
                 return self._why_spent()
             self._score(self._space.canonical(params), proposals)
         self._move_along_knobs(proposals)
-        return self._follow_the_model(proposals)
+        ended = self._follow_the_model(proposals, _MODEL_SHARE)
+        self._undo_changes(proposals)
+        return ended or self._follow_the_model(proposals) or self._why_spent()
 
     def _move_along_knobs(self, proposals: Proposals) -> None:
         best = next(iter(self.history.ranked(self._judge)), self.history.default)
@@ -118,30 +123,60 @@ class Search:
             except StopIteration:
                 proposal = None
 
-    def _follow_the_model(self, proposals: Proposals) -> str:
+    def ranked(self) -> list[Config]:
+        """What was tried, the best first, by all that the trials say about each other."""
+        return self._landscape.ranked(self.noise.sigma)
+
+    def finalists(self, most: int) -> list[Config]:
+        """What to race: what looks faster than the default, without the changes that prove nothing."""
+        found: dict[str, Config] = {}
+        for config in self._landscape.ahead(self.noise.sigma)[:most]:
+            simple = self._landscape.simplified(config)
+            if simple is not self.history.default:
+                found.setdefault(simple.key, simple)
+        return list(found.values())
+
+    def _follow_the_model(self, proposals: Proposals, share: float = 1.0) -> str:
+        """Empty when that share of the plan is used up; else why it ended before."""
         best, since = self._best_score(), 0
-        while not self._spent():
+        while not self._spent(share):
             if since >= self._plan.patience:
                 return f"nothing better in {since} proposals of the model"
-            trial, params = proposals.ask()
-            config = self.history.config(params)
-            if len(config.outcomes) < _REPLICATES:
-                try:
-                    judgement = self._measure(config)
-                except BaseException:
-                    proposals.drop(trial)
-                    raise
-                proposals.tell(trial, judgement, self._measurer.position)
-            else:
-                proposals.drop(trial)
-                unknown = self._unknown_neighbour()
-                if unknown is None:
-                    return "every setting near the best one is known"
-                self._score(unknown.params, proposals)
+            idea = self._landscape.next(self.noise.sigma, _REPLICATES)
+            if idea is None:
+                return "every setting near the best one is known"
+            if idea.gain < _NOT_WORTH:
+                return "no credible gain is left"
+            if not (since % _OPINION == _OPINION - 1 and self._ask_tpe(proposals)):
+                proposals.add(idea.config.params, self._measure(idea.config), self._measurer.position)
             since += 1
             if (score := self._best_score()) > best + _NOTABLE:
                 best, since = score, 0
-        return self._why_spent()
+        return ""
+
+    def _undo_changes(self, proposals: Proposals) -> None:
+        """The best settings without each of their changes, where it is not clear yet that the change helps."""
+        best = self.ranked()[0]
+        for without, gain, deviation in list(self._landscape.undone(best)):
+            if self._spent():
+                return
+            if gain < 2 * deviation and not without.outcomes:
+                proposals.add(without.params, self._measure(without), self._measurer.position)
+
+    def _ask_tpe(self, proposals: Proposals) -> bool:
+        """Measures what TPE proposes, unless that is known: another opinion, should the surrogate be mistaken."""
+        trial, params = proposals.ask()
+        config = self.history.config(params)
+        if config.outcomes:
+            proposals.drop(trial)
+            return False
+        try:
+            judgement = self._measure(config)
+        except BaseException:
+            proposals.drop(trial)
+            raise
+        proposals.tell(trial, judgement, self._measurer.position)
+        return True
 
     def _score(self, params: Params, proposals: Proposals) -> float:
         """The score of a proposal, measured only when it is not known.  The default is watched on the way."""
@@ -174,14 +209,6 @@ class Search:
     def _say_noise(self) -> None:
         noise = self.noise
         self._on_event(NoiseMeasured(noise.sigma, noise.credible_gain, noise.measurements))
-
-    def _unknown_neighbour(self) -> Config | None:
-        best = next(iter(self.history.ranked(self._judge)), self.history.default)
-        for params in islice(neighbours(self._space, best.params, self._rng, changes=2), _ATTEMPTS):
-            config = self.history.config(params)
-            if not config.outcomes:
-                return config
-        return None
 
     def _best_score(self) -> float:
         return max((config.score(self._judge) for config in self.history.ranked(self._judge)), default=-math.inf)

@@ -57,6 +57,7 @@ class Space:
     facts: SpaceFacts
     knobs: tuple[Knob, ...]
     _largest: dict[Settings, int] = field(default_factory=dict, repr=False, compare=False)
+    _default: dict[str, Value] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def suggest(self, trial: optuna.Trial) -> Params:
         """Asks Optuna for every knob that is in play."""
@@ -64,7 +65,7 @@ class Space:
 
     def canonical(self, params: Mapping[str, Any]) -> Params:
         """Params with every value an option, knobs that came into play at their default and the others dropped."""
-        default = self._plain_values(self.base)
+        default = self._default_values()
         return self._walk(
             lambda knob: knob.clamp(params[knob.name]) if knob.name in params else knob.param(default[knob.name])
         )
@@ -161,9 +162,16 @@ class Space:
         if when.knob in searched:
             return when.knob in values and values[when.knob] in when.values
         if when.knob == RESIDENT:
-            return resident_count(self.base, self.facts) in when.values
+            return self._default_values()[RESIDENT] in when.values
         name = MAX_SEQ.get(when.knob)
         return (self.base.get(when.knob) if name is None else used_up_to(self.base, name)) in when.values
+
+    def _default_values(self) -> Mapping[str, Value]:
+        """Of `base`, worked out once: a search asks for them thousands of times."""
+        if not self._default:
+            count = resident_count(self.base, self.facts)
+            self._default.update({**self._plain_values(self.base), RESIDENT: count})
+        return self._default
 
     def _plain_values(self, settings: Settings) -> dict[str, Value]:
         """The values of the knobs, with `auto` resolved as the runtime would and layer sets counted."""

@@ -257,9 +257,8 @@ class _Tuning:
 
     def _race(self, race: RaceResult, search: Search, on_event: OnEvent) -> None:
         default = self._history.default
-        ahead = self._history.ahead_of_default(self._judge)
         plan = race_plan(self._request, self._measurer.trial_s, self._left_s() / RACE_SHARE)
-        finalists = ahead[: plan.finalists]
+        finalists = search.finalists(plan.finalists)
         if not finalists:
             untried = bool(self._space.knobs) and not self._history.candidates and self._request.time_s is not None
             late = untried and self._left_s() < self._measurer.trial_s

@@ -11,7 +11,7 @@ from autotune.runner import ignore
 from autotune.trial import Counters, Crashed, Infeasible, LayerCost, Measured, Outcome, Stage, TimedOut, TrialSpec
 from streaming_core.settings import Settings
 
-__all__ = ["FakeRunner", "Weather"]
+__all__ = ["FakeRunner", "Weather", "hang", "killed", "out_of_memory"]
 
 Speed = Callable[[Settings], float | Outcome]
 """Tokens per second of a configuration on a quiet machine, or how it fails."""
@@ -25,6 +25,8 @@ class Weather:
     outliers: float = 0.0  # how many samples in one are slowed down by about a third
     drift: float = 0.0  # how much slower it gets as it heats up
     drift_trials: float = 15.0  # trials until two thirds of that
+    crashes: float = 0.0  # how many trials in one die
+    hangs: float = 0.0  # how many fall silent
 
 
 @dataclass(slots=True)
@@ -59,7 +61,7 @@ class FakeRunner:
             raise KeyboardInterrupt
         settings = Settings.from_mapping(spec.settings)
         on_stage(Stage("decoding", 1, 1))
-        speed = self.speed(settings)
+        speed = self._accident() or self.speed(settings)
         self.now += self.trial_s
         self.specs.append(spec)
         if isinstance(speed, (int, float)):
@@ -70,6 +72,15 @@ class FakeRunner:
 
     def close(self) -> None:
         self.closed = True
+
+    def _accident(self) -> Outcome | None:
+        weather = self.weather
+        if not weather.crashes + weather.hangs:
+            return None
+        fate = self._rng.random()
+        if fate < weather.crashes:
+            return killed()
+        return hang() if fate < weather.crashes + weather.hangs else None
 
     def _measured(self, spec: TrialSpec, settings: Settings, speed: float) -> Measured:
         weather = self.weather
