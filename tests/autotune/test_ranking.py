@@ -73,7 +73,7 @@ def test_a_trial_with_guesses_for_every_layer_ranks_them_before_the_search(tmp_p
     assert guessed_for(tmp_path)
     assert all(tried == best for tried, best in guessed_for(tmp_path))
     assert result.status is Status.PROVEN
-    assert result.settings.prefetch.layers == str(LayerSet.of(BEST_FIRST[:3]))
+    assert guesses_pay(result.settings) >= 0.95 * (10.0 + 3 * 2.0)  # of the best three's
 
 
 def test_a_search_that_is_carried_on_keeps_the_ranking_it_was_begun_with(tmp_path: Path) -> None:
