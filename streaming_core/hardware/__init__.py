@@ -12,7 +12,15 @@ from streaming_core.hardware._budget import default_budget_bytes
 from streaming_core.hardware._fake import FakeMachine
 from streaming_core.hardware._files import open_regular
 from streaming_core.hardware._mlx import is_out_of_memory
-from streaming_core.hardware._types import Conditions, Hardware, LargePages, Machine, MemoryState, ProcessMemory
+from streaming_core.hardware._types import (
+    Conditions,
+    Hardware,
+    LargePages,
+    Machine,
+    MemoryState,
+    PinnedMemory,
+    ProcessMemory,
+)
 
 __all__ = [
     "Conditions",
@@ -21,6 +29,7 @@ __all__ = [
     "LargePages",
     "Machine",
     "MemoryState",
+    "PinnedMemory",
     "ProcessMemory",
     "default_budget_bytes",
     "detect",

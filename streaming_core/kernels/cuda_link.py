@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
 
-__all__ = ["CudaLink", "Pinned"]
+from streaming_core.hardware import PinnedMemory
+
+__all__ = ["CudaLink"]
 
 _WORDS = 1 << 18  # of the mailbox: several times the largest call
 _THREADS = 256
@@ -29,13 +31,6 @@ _LOOK_UP = """
     const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < experts_shape[0]) rows[i] = reinterpret_cast<const volatile uint32_t*>(table[0])[experts[i]];
 """
-
-
-class Pinned(Protocol):
-    """Host memory that the device sees at the same address."""
-
-    view: memoryview
-    address: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +53,7 @@ class _Moved:
 
 
 class CudaLink:
-    def __init__(self, pin: Callable[[int], Pinned]) -> None:
+    def __init__(self, pin: Callable[[int], PinnedMemory]) -> None:
         self._pin = pin
         self._memory = pin(4 * _WORDS)
         self._words = np.frombuffer(self._memory.view, np.uint32)
@@ -102,7 +97,7 @@ class CudaLink:
 
 
 class _PinnedTable:
-    def __init__(self, memory: Pinned, experts: int) -> None:
+    def __init__(self, memory: PinnedMemory, experts: int) -> None:
         self._memory = memory
         self._address = _constant(memory.address)
         self._kernels: dict[str, Any] = {}

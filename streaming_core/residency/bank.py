@@ -14,19 +14,13 @@ import mlx.core as mx
 import numpy as np
 
 from streaming_core.geometry import PAGE, RecordGeometry
+from streaming_core.hardware import PinnedMemory
 from streaming_core.residency.arena import Arena
 from streaming_core.units import round_up
 
-__all__ = ["Bank", "Pinned", "PinnedStage", "RowBank", "SlotBank", "StagedBank"]
+__all__ = ["Bank", "PinnedStage", "RowBank", "SlotBank", "StagedBank"]
 
 Arrays = dict[str, mx.array]
-
-
-class Pinned(Protocol):
-    """Memory of the host's that the device sees at the same address."""
-
-    view: memoryview
-    address: int
 
 
 class Bank(Protocol):
@@ -119,7 +113,7 @@ class PinnedStage:
     The first words name the rows that the records go to; each part's records lie together, from a page on.
     """
 
-    def __init__(self, geometry: RecordGeometry, batch: int, memory: Pinned) -> None:
+    def __init__(self, geometry: RecordGeometry, batch: int, memory: PinnedMemory) -> None:
         """`memory` has `room(geometry, batch)` bytes."""
         self.batch = batch
         self.offsets = self._offsets(geometry, batch)
