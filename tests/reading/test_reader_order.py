@@ -97,11 +97,16 @@ def test_no_more_threads_than_may_do_so_read_guesses(tmp_path: Path, machine: Ma
     reader = make(4, 1)
     file = heavy_file(tmp_path, machine)
     reads = [heavy_read(file, 8) for _ in range(5)]
-    guesses = [reader.submit([read], Urgency.GUESS) for read in reads]
+    guesses, before, after = [], [], []
+    for read in reads:
+        before.append(time.perf_counter())
+        guesses.append(reader.submit([read], Urgency.GUESS))
+        after.append(time.perf_counter())
     wait_until_done(*guesses)
-    # All were submitted within the first of them, so that those that do not overlap queue for ever longer.
-    queued = [guess.queue_s for guess in guesses]
-    assert all(b - a >= guess.read_s * 0.5 for a, b, guess in zip(queued, queued[1:], guesses, strict=False))
+    # A ticket tells how long it queued, so that when its read began is known as closely as when it was submitted.
+    ended = [at + guess.queue_s + guess.read_s for at, guess in zip(before, guesses, strict=True)]
+    began = [at + guess.queue_s for at, guess in zip(after, guesses, strict=True)]
+    assert all(end <= begin + 0.0005 for end, begin in zip(ended, began[1:], strict=False))
 
 
 def test_a_hurried_guess_does_not_wait_for_the_thread_that_reads_guesses(
