@@ -84,6 +84,15 @@ class ReadTimes:
         self.read_max_s = max(self.read_max_s, ticket.read_s)
 
 
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A guess whose layer has not been called yet."""
+
+    candidates: list[int]
+    at: int  # made in the call of this layer; of a later one than its own: for the next pass
+    made_at: float
+
+
 class RouteRecorder:
     """Keeps every choice, and in passes of one token the times of reads and how the choice compares with the guess.
 
@@ -97,7 +106,7 @@ class RouteRecorder:
         self.passes: list[PassRecord] = []
         self.counting = True
         self.guesses: dict[int, GuessRecord] = {}
-        self._pending: dict[int, tuple[list[int], float]] = {}
+        self._pending: dict[int, _Pending] = {}
         self._decodes = False
         self._reads: dict[tuple[int, Urgency], ReadTimes] = {}
         self._tickets: list[tuple[int, Urgency, Ticket]] = []  # not counted yet
@@ -108,7 +117,7 @@ class RouteRecorder:
 
     def begins_pass(self, tokens: int) -> None:
         self.passes.append(PassRecord(tokens, self.counting))
-        self._pending.clear()
+        self._pending = {layer: guess for layer, guess in self._pending.items() if guess.at > layer}
         self._decodes = tokens == 1
         self._count_tickets()
 
@@ -134,20 +143,19 @@ class RouteRecorder:
         if self.passes:
             self.passes[-1].guessed.append(Guessed(at, layer, tuple(ranked)))
         if self._decodes:
-            self._pending[layer] = ([expert for expert, _ in ranked], time.perf_counter())
+            self._pending[layer] = _Pending([expert for expert, _ in ranked], at, time.perf_counter())
 
     def asked(self, layer: int, experts: Sequence[int], rows: Rows) -> None:
         if self.passes:
             self.passes[-1].asked.append(Asked(layer, tuple(experts), _row_counts(experts, rows)))
         pending = self._pending.pop(layer, None)
-        if pending is None:
+        if pending is None or not self._decodes:
             return
-        candidates, made_at = pending
         record = self.guesses.setdefault(layer, GuessRecord())
         record.asked += len(experts)
-        place = {expert: rank for rank, expert in enumerate(candidates)}
+        place = {expert: rank for rank, expert in enumerate(pending.candidates)}
         record.ranks += [place[expert] for expert in experts if expert in place]
-        record.windows_s.append(time.perf_counter() - made_at)
+        record.windows_s.append(time.perf_counter() - pending.made_at)
 
 
 def _row_counts(experts: Sequence[int], rows: Rows) -> tuple[int, ...]:

@@ -39,7 +39,10 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Guessed:
-    """One guess, evaluated in the call of layer `at`; `at` == `layer`: just before the layer's own choice."""
+    """One guess, evaluated in the call of layer `at`.
+
+    `at` == `layer`: just before the layer's own choice; `at` > `layer`: for the next pass.
+    """
 
     at: int
     layer: int

@@ -115,10 +115,13 @@ class CascadePredictor(NoPrediction):
 
 
 class FrequencyPredictor(NoPrediction):
-    """The most used experts of late, per layer; a use loses half its weight every `half_life` calls."""
+    """The most used experts of late, per layer; a use loses half its weight every `half_life` calls.
+
+    `ahead` counts streamed layers, the first ones of the next pass after the last ones of this.
+    """
 
     def __init__(self, layers: Sequence[int], width: int, ahead: int, half_life: int) -> None:
-        self._next = _targets(layers, ahead)
+        self._ahead = _ahead(layers, ahead)
         self._width = width
         self._decay = 0.5 ** (1.0 / half_life)
         self._uses: dict[int, dict[int, float]] = {layer: {} for layer in layers}
@@ -129,8 +132,8 @@ class FrequencyPredictor(NoPrediction):
             uses[expert] *= self._decay
         for expert in experts:
             uses[expert] = uses.get(expert, 0.0) + 1.0
-        target = self._next.get(layer)
-        if target is None:
+        target, _ = self._ahead[layer]
+        if target == layer:
             return None
         known = self._uses[target]
         total = sum(known.values()) or 1.0
@@ -139,25 +142,29 @@ class FrequencyPredictor(NoPrediction):
 
 
 class OraclePredictor(NoPrediction):
-    """Knows the answer: replays the choices of a recorded run, pass by pass.  The ceiling of any guess."""
+    """Knows the answer: replays the choices of a recorded run, pass by pass.  The ceiling of any guess.
+
+    `ahead` counts streamed layers, the first ones of the next pass after the last ones of this.
+    """
 
     def __init__(self, passes: Sequence[Mapping[int, Sequence[int]]], layers: Sequence[int], ahead: int) -> None:
         """`passes[n][layer]` are the experts that pass n asked for."""
         self._passes = passes
-        self._next = _targets(layers, ahead)
+        self._ahead = _ahead(layers, ahead)
         self._pass = -1
 
     def begin_pass(self) -> None:
         self._pass += 1
 
     def sees_choice(self, layer: int, experts: Sequence[int]) -> Guess | None:
-        target = self._next.get(layer)
-        if target is None or self._pass >= len(self._passes):
+        target, later = self._ahead[layer]
+        if target == layer or self._pass + later >= len(self._passes):
             return None
-        return KnownGuess(target, tuple((e, 1.0) for e in self._passes[self._pass].get(target, ())))
+        return KnownGuess(target, tuple((e, 1.0) for e in self._passes[self._pass + later].get(target, ())))
 
 
-def _targets(layers: Sequence[int], ahead: int) -> dict[int, int]:
-    """Layer -> the MoE layer whose guess is made there."""
-    known = set(layers)
-    return {layer: layer + ahead for layer in layers if layer + ahead in known and ahead > 0}
+def _ahead(layers: Sequence[int], ahead: int) -> dict[int, tuple[int, int]]:
+    """Layer -> (the layer whose guess is made there, in which pass after this one)."""
+    order = sorted(layers)
+    places = ((layer, place + ahead) for place, layer in enumerate(order))
+    return {layer: (order[place % len(order)], place // len(order)) for layer, place in places}

@@ -214,13 +214,13 @@ def test_reads_on_right_guesses_hide_behind_computing(backend: str) -> None:
 
     def waited(layer_s: float) -> float:
         found = simulate(two_layers(4), wanted, plan_of((0, 1), 4), {0: 10, 1: 10}, costs(layer_s, 2.0))
-        assert found.total("guesses_used") == 8
+        assert found.total("guesses_used") == 14
         return found.wait_s
 
-    demanded = 4 * 2 * 2.0  # the first layer's, which nothing guesses
+    demanded = 2 * 2.0  # the first layer's in the first pass, which nothing guesses
     assert waited(4.0) == pytest.approx(demanded)  # two reads fit into a layer's time
-    assert waited(3.0) == pytest.approx(demanded + 4 * 1.0)
-    assert waited(0.0) == pytest.approx(2 * demanded)
+    assert waited(3.0) == pytest.approx(demanded + 4 * 1.0 + 3 * 0.5)  # the first layer has half a second more
+    assert waited(0.0) == pytest.approx(demanded + 4 * 4.0 + 3 * 3.5)
 
 
 def test_a_disk_table_is_read_between_and_beyond_its_points() -> None:
