@@ -30,8 +30,7 @@ __all__ = ["SLACK", "Search", "SearchPlan"]
 _REPLICATES = 3  # measurements of one configuration, after which a repeated proposal teaches nothing
 _SENTINEL = 8  # trials between two further measurements of the default
 _MODEL_SHARE = 0.85  # of the trials, before changes are undone
-_OPINION = 4  # one in so many proposals of the model is TPE's
-_NOT_WORTH = 0.001  # expected improvement of the logarithm: the search is over
+_OPINION = 10  # one in so many proposals of the model is TPE's
 SLACK = 1.2  # trials of a race that is cut off by the clock prove nothing, and some take longer than most
 _NOTABLE = 0.01  # an improvement that resets the patience
 
@@ -45,7 +44,7 @@ class SearchPlan:
     deadline: float = math.inf  # likewise, the race included
     race_trials: int = 0  # what the race would take, once there is something to race
     least_race_trials: int = 0  # what it takes at the very least
-    coordinate_share: float = 0.3  # of the trials for single-knob moves at most, the rest for the model
+    coordinate_share: float = 0.12  # of the trials for single-knob moves at most, the rest for the model
     patience: int = 25  # proposals of the model in a row without an improvement
     seed: int = 0
 
@@ -145,10 +144,8 @@ class Search:
             idea = self._landscape.next(self.noise.sigma, _REPLICATES)
             if idea is None:
                 return "every setting near the best one is known"
-            if idea.gain < _NOT_WORTH:
-                return "no credible gain is left"
             if not (since % _OPINION == _OPINION - 1 and self._ask_tpe(proposals)):
-                proposals.add(idea.config.params, self._measure(idea.config), self._measurer.position)
+                proposals.add(idea.params, self._measure(idea), self._measurer.position)
             since += 1
             if (score := self._best_score()) > best + _NOTABLE:
                 best, since = score, 0
