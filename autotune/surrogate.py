@@ -47,7 +47,7 @@ class Surrogate:
         self._tables = [[_table(knob, length) for knob in space.knobs] for length in _LENGTHS]
         count = len(space.knobs)
         self._grids = (*[np.array(_EFFECTS)] * count, *map(np.array, (_PAIRS, _LENGTHS, _DRIFTS, _NOISES)))
-        beliefs = [(_EFFECTS, 0.06, 1.5)] * count
+        beliefs: list[tuple[tuple[float, ...], float, float]] = [(_EFFECTS, 0.06, 1.5)] * count
         beliefs += [(_PAIRS, 0.4, 1.5), (_LENGTHS, 0.5, 10.0), (_DRIFTS, 0.03, 1.0), (_NOISES, 1.0, 0.5)]
         self._priors = [-((np.log(np.array(grid) / middle) / width) ** 2) / 2 for grid, middle, width in beliefs]
         self._chosen = np.tile([2] * count + [1] * 4, (_ANSWERS, 1))  # [C, K + 4]: index into each grid
