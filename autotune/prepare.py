@@ -20,7 +20,17 @@ from streaming_core.runtime import plan
 from streaming_core.settings import Settings
 from streaming_core.store import layer_file, verify
 
-__all__ = ["Place", "damaged_records", "fits", "is_packed", "outline_of", "pack_store", "plan_of", "store_files"]
+__all__ = [
+    "Place",
+    "damaged_records",
+    "fits",
+    "is_packed",
+    "outline_of",
+    "pack_store",
+    "plan_of",
+    "read_bytes_of",
+    "store_files",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +58,13 @@ def store_files(outline: ModelOutline, place: Place, layout: str) -> list[Path]:
     if layout == "packed":
         return sorted(store_folder(place.cache_dir, outline.name, outline.fingerprint).glob("layer-*.records"))
     return sorted(outline.folder.glob("*.safetensors"))
+
+
+def read_bytes_of(outline: ModelOutline, settings: Settings, place: Place) -> dict[int, int]:
+    """How much is read for one expert, by layer."""
+    packed = settings.store.layout == "packed"
+    switches = open_model(outline.folder, outline.name, place.machine.hardware()).switches
+    return {s.layer: s.geometry.read_bytes if packed else s.geometry.payload_bytes for s in switches}
 
 
 def is_packed(outline: ModelOutline, place: Place) -> bool:

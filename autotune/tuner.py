@@ -15,6 +15,7 @@ from autotune.events import Notice, OnEvent, PhaseStarted, ResultReady
 from autotune.history import Config, History
 from autotune.journal import Journal, Purpose, set_aside
 from autotune.judge import Judge
+from autotune.knobs import Params
 from autotune.measurer import Measurer
 from autotune.probe import DiskRow
 from autotune.proposals import Proposals
@@ -43,9 +44,12 @@ def tune(
     on_event: OnEvent = ignore,
     *,
     probe: Callable[[], Sequence[DiskRow]] = lambda: (),
+    foresee: Callable[[Space], Sequence[Params]] = lambda space: (),
     clock: Callable[[], float] = time.monotonic,
 ) -> TuneResult:
     """Tunes, carrying on an earlier run of the same study.  Ctrl-C ends it with the best so far.
+
+    `foresee` names what else is worth a trial before the search, once layers are ranked.
 
     Raises:
         WorkerFailed: the default settings do not run.
@@ -59,7 +63,7 @@ def tune(
         on_event(PhaseStarted("probe"))
         disk = tuple(probe())
         tuning.begin(runner, cache_dir, on_event, clock)
-        result = tuning.run(disk, on_event)
+        result = tuning.run(disk, on_event, foresee)
         on_event(ResultReady(result.to_json()))
         return result
 
@@ -101,6 +105,7 @@ class _Tuning:
         self._start = start
         self._resumed = bool(journal.records)
         self._interrupted = False
+        self._priors: list[Params] = []
         self._whole = space  # with the knobs that turned out to be dead
         self._dead: dict[str, str] = {}
         self._judge = Judge(request.objective, space.base.memory.budget)
@@ -165,14 +170,15 @@ class _Tuning:
         known = next((each.outcome for each in records if each.purpose is Purpose.RANK), None)
         if known is not None or any(each.purpose is Purpose.SEARCH for each in records):
             return known
-        trials = math.inf if self._request.trials is None else self._request.trials
-        if min(trials, self._left_s() / max(self._measurer.trial_s, 1e-9)) < _RANKED_FROM:
+        if self._trials_left() < _RANKED_FROM:
             return None
         outcome = self._measurer.measure(config, Purpose.RANK)
         self._history.add(config, outcome)
         return outcome
 
-    def run(self, disk: Sequence[DiskRow], on_event: OnEvent) -> TuneResult:
+    def run(
+        self, disk: Sequence[DiskRow], on_event: OnEvent, foresee: Callable[[Space], Sequence[Params]]
+    ) -> TuneResult:
         race = RaceResult()
         ended, interrupted = "", False
         self._drop_dead(on_event)
@@ -185,6 +191,7 @@ class _Tuning:
             if self._interrupted:
                 raise KeyboardInterrupt
             search.measure_default(again=self._resumed)
+            self._priors = self._worth_a_trial(foresee, on_event)
             on_event(PhaseStarted("search", f"{len(self._space.knobs)} settings, {self._space.size} combinations"))
             ended = self._run_search(search)
             while self._drop_dead(on_event):
@@ -214,8 +221,21 @@ class _Tuning:
         return Search(self._space, self._history, self._measurer, self._judge, plan, on_event)
 
     def _run_search(self, search: Search) -> str:
-        priors = [self._space.to_params(each) for each in self._request.priors]
-        return search.run(self._proposals(), priors, lambda: self._dead_now().keys() != self._dead.keys())
+        return search.run(self._proposals(), self._priors, lambda: self._dead_now().keys() != self._dead.keys())
+
+    def _worth_a_trial(self, foresee: Callable[[Space], Sequence[Params]], on_event: OnEvent) -> list[Params]:
+        """What served before, and, in a study that is new and long enough, what a simulation thinks fast."""
+        known = [self._space.to_params(each) for each in self._request.priors]
+        begun = any(each.purpose is Purpose.SEARCH for each in self._journal.records)
+        if begun or not self._space.knobs or self._trials_left() < _RANKED_FROM:
+            return known
+        on_event(PhaseStarted("simulation", "a recorded run under hundreds of settings"))
+        return [*known, *foresee(self._space)]
+
+    def _trials_left(self) -> float:
+        """At most, by number and time."""
+        trials = math.inf if self._request.trials is None else self._request.trials
+        return min(trials, self._left_s() / max(self._measurer.trial_s, 1e-9))
 
     def _dead_now(self) -> dict[str, str]:
         return dead_knobs(self._whole, self._journal.records)

@@ -15,19 +15,22 @@ import optuna
 from autotune.context import Context, chosen_settings, model_name, say_kernels, say_reader, set_values
 from autotune.errors import RequestInvalid
 from autotune.estimate import estimate
+from autotune.knobs import Params
 from autotune.options import duration_s
 from autotune.prepare import Place, outline_of, pack_store, store_files
 from autotune.probe import DiskRow, probe_disk
 from autotune.request import Subject, TuneRequest
 from autotune.result import Status, TuneResult, rounded
 from autotune.runner import WorkerRunner
-from autotune.space import Objective
+from autotune.simulate.outlook import Outlook
+from autotune.simulate.priors import best_of, candidates, foreseen
+from autotune.space import Objective, Space
 from autotune.subject import probe_plan, subject_of
 from autotune.tables import dry_run_table, result_table
 from autotune.tuner import tune
 from autotune.versions import program_version, versions
 from autotune.workloads import pages_of, repeats_of, workload_of
-from streaming_core.errors import ProfileInvalid
+from streaming_core.errors import AutotuneError, ProfileInvalid
 from streaming_core.hardware import Machine, detect
 from streaming_core.models.outline import ModelOutline
 from streaming_core.profile import Entry, Profile, Program
@@ -37,6 +40,7 @@ from streaming_core.settings import Settings
 __all__ = ["run"]
 
 _TRIALS = 40
+_SIMULATION_S = 8.0
 _EXIT = {Status.PROVEN: 0, Status.DEFAULT_KEPT: 0, Status.INTERRUPTED: 130}
 
 
@@ -138,9 +142,27 @@ def _tuned(request: TuneRequest, subject: Subject, outline: ModelOutline, place:
             lambda done, of: screen.progress(Progress("probing the disk", done, of, "points")),
         )
 
+    def foresee(space: Space) -> Sequence[Params]:
+        if place.machine.hardware().backend == "cuda" or request.objective is not Objective.DECODE:
+            return ()  # what the simulation does not tell
+        proposals = candidates(space, request.seed)
+        asked = Outlook(
+            model=subject.asked,
+            cache_dir=place.cache_dir,
+            workload=request.workload,
+            base=space.base.to_mapping(),
+            candidates=[space.settings(params).to_mapping() for params in proposals],
+            limit_s=_SIMULATION_S,
+        )
+        try:
+            return best_of(foreseen(asked, context.environment), proposals)
+        except AutotuneError as err:
+            screen.notice(f"no settings were foreseen by simulation: {err}")
+            return ()
+
     try:
         with WorkerRunner(context.environment) as runner:
-            return tune(request, subject, runner, place.cache_dir, screen.event, probe=probe)
+            return tune(request, subject, runner, place.cache_dir, screen.event, probe=probe, foresee=foresee)
     finally:
         screen.close()
 
