@@ -7,7 +7,7 @@ import json
 import os
 from pathlib import Path
 
-from streaming_core.store.checkpoint import TensorPlace, read_index
+from streaming_core.store.index import TensorPlace, read_index
 
 __all__ = ["fingerprint"]
 

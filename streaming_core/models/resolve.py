@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from streaming_core.errors import DiskFull, ModelNotFound, ModelNotSupported, SettingsError
+from streaming_core.lfs import check_not_pointer
 from streaming_core.models._hub import fetch, what_is_missing
 from streaming_core.progress import OnProgress, Progress, ignore
 
@@ -68,6 +69,7 @@ def resolve_model(
     Raises:
         ModelNotFound: nothing has this name, or it is not on this disk and cannot be fetched.
         ModelNotSupported: its config.json cannot be read.
+        StoreInvalid: its config.json is a git-lfs pointer.
         DiskFull: no room to download or make it.
     """
     text = str(name).strip()
@@ -154,7 +156,9 @@ def _checked(folder: Path) -> Path:
         raise ModelNotFound(f"{folder} is no whole checkpoint: {missing}; give the folder of an mlx-lm model")
     config = folder / "config.json"
     try:
-        parsed = json.loads(config.read_text(encoding="utf-8"))
+        raw = config.read_bytes()
+        check_not_pointer(config, raw)
+        parsed = json.loads(raw.decode("utf-8"))
     except OSError as err:
         raise ModelNotSupported(f"{config} cannot be read: {err.strerror or err}; check its permissions") from err
     except ValueError as err:
