@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,12 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
-from mlx_lm.utils import load_model
 
 from streaming_core.errors import ModelNotSupported
 from streaming_core.hardware import Hardware
 from streaming_core.kernels.formats import ExpertFormat, Unknown, format_of
 from streaming_core.models.fingerprint import fingerprint
+from streaming_core.models.load import load_lazily, translated
 from streaming_core.models.switches import ShapesOnly, Switch, find_switches, put_module
 from streaming_core.residency.memory import MemoryDemand
 
@@ -43,6 +42,7 @@ class ModelOutline:
     expert_bytes: int  # of all records
     demand: MemoryDemand
     formats: tuple[ExpertFormat | Unknown, ...] = ()  # each that some layer has, once
+    unused: tuple[str, ...] = ()  # tensors of the checkpoint that the model has no place for
 
 
 @dataclass(slots=True)
@@ -63,13 +63,13 @@ def open_model(folder: Path, name: str, hardware: Hardware) -> OpenModel:
         StoreInvalid: weight files are missing or damaged.
     """
     mark = fingerprint(folder)  # also checks the files, before mlx-lm trusts them
-    with _translated(folder, "cannot load it"):
-        model, config = load_model(folder, lazy=True)
+    loaded = load_lazily(folder)
+    model, config = loaded.model, loaded.config
     switches = find_switches(model, name)
     stub = ShapesOnly()
     for switch in switches:
         put_module(model, switch.path, stub)
-    with _translated(folder, "cannot run it"):
+    with translated(folder, "cannot run it"):
         fixed, per_token, state = _kv_bytes(model)
     trunk = [a for _, a in tree_flatten(model.parameters())]
     first = switches[0]
@@ -98,21 +98,11 @@ def open_model(folder: Path, name: str, hardware: Hardware) -> OpenModel:
             staging_bytes=_staging_bytes(switches, stub.top_k, hardware),
         ),
         formats=tuple(dict.fromkeys(_format(switch, stub.dtype) for switch in switches)),
+        unused=loaded.unused,
     )
     if len({s.experts for s in switches}) != 1:
         raise ModelNotSupported(f"{name}: its layers have different numbers of experts, which is not supported yet")
     return OpenModel(outline, model, config, switches)
-
-
-@contextmanager
-def _translated(folder: Path, what: str) -> Iterator[None]:
-    """mlx-lm believes a config; one that is wrong shows as whatever Python or MLX make of it."""
-    try:
-        yield
-    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError, OSError) as err:
-        kind = f"{type(err).__name__} " if isinstance(err, LookupError) else ""
-        reason = kind + " ".join(str(err).split())[:300]
-        raise ModelNotSupported(f"{folder}: mlx-lm {what}: {reason}; check config.json or download it again") from err
 
 
 def _kv_bytes(model: nn.Module) -> tuple[int, int, int]:
