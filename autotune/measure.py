@@ -220,7 +220,7 @@ def _streamed(spec: TrialSpec, machine: Machine, on_stage: OnStage) -> Iterator[
 
     with load(spec.model, settings, cache_dir=spec.cache_dir, machine=machine, on_progress=on_progress) as model:
         outline = model.outline
-        packed = settings.store.layout == "packed"
+        packed = model.settings.store.layout == "packed"
         folder = store_folder(spec.cache_dir, outline.name, outline.fingerprint) if packed else outline.folder
         yield _Subject(
             decode=lambda prompt, count, sampler: model.stream(prompt, count, sampler=sampler),

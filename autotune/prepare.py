@@ -44,8 +44,8 @@ def pack_store(outline: ModelOutline, place: Place, settings: Settings, on_progr
 
 
 def store_files(outline: ModelOutline, place: Place, layout: str) -> list[Path]:
-    """The files that experts are read from."""
-    if layout == "packed":
+    """The files that experts are read from where `store.layout` is `layout`."""
+    if outline.layout(layout) == "packed":
         return sorted(store_folder(place.cache_dir, outline.name, outline.fingerprint).glob("layer-*.records"))
     return sorted(outline.folder.glob("*.safetensors"))
 

@@ -247,7 +247,9 @@ def load(
     opened = _open(model, cache_dir, machine, on_progress)
     settings = _settings_for(profile_or_settings, model, opened.outline)
     memory_plan = plan(opened.outline, settings, machine)
-    in_force = settings_in_force(settings, memory_plan, machine.hardware().backend)
+    in_force = settings_in_force(settings, memory_plan, machine.hardware().backend).with_values(
+        {"store.layout": opened.outline.layout(settings.store.layout)}
+    )
     tokenizer = _tokenizer(opened)
     store = open_store(opened, settings, cache_dir, machine, on_progress)
     before = mx.set_cache_limit(settings.memory.mlx_cache)

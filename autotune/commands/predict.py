@@ -87,7 +87,7 @@ def _costs(
 
 
 def _read_bytes(outline: ModelOutline, settings: Settings, place: Place) -> Mapping[int, int]:
-    packed = settings.store.layout == "packed"
+    packed = outline.layout(settings.store.layout) == "packed"
     switches = open_model(outline.folder, outline.name, place.machine.hardware()).switches
     return {s.layer: s.geometry.read_bytes if packed else s.geometry.payload_bytes for s in switches}
 

@@ -14,7 +14,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import _get_classes, load_config, load_model
 
 from streaming_core.errors import ModelNotSupported
-from streaming_core.store.index import read_index
+from streaming_core.store.index import TensorPlace, read_index
 
 __all__ = ["Loaded", "load_lazily", "translated"]
 
@@ -29,7 +29,7 @@ class Loaded:
     unused: tuple[str, ...]  # tensors that the model has no place for
 
 
-def load_lazily(folder: Path) -> Loaded:
+def load_lazily(folder: Path, index: Mapping[str, TensorPlace] | None = None) -> Loaded:
     """mlx-lm's model with weights that are read when they are evaluated.
 
     Bits, group size and mode of each tensor follow from its shapes and types.  Entries of the config that name single
@@ -39,7 +39,7 @@ def load_lazily(folder: Path) -> Loaded:
         ModelNotSupported: mlx-lm does not know the model, or its tensors do not fit the config.
         StoreInvalid: weight files are missing or damaged.
     """
-    index = read_index(folder)
+    index = read_index(folder) if index is None else index
     unused: list[str] = []
     with translated(folder, "cannot load it"):
         config = load_config(folder)

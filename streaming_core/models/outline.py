@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,13 @@ from mlx_lm.models.cache import make_prompt_cache
 from streaming_core.errors import ModelNotSupported
 from streaming_core.hardware import Hardware
 from streaming_core.kernels.formats import ExpertFormat, Unknown, format_of
+from streaming_core.models.direct import find_places
 from streaming_core.models.fingerprint import fingerprint
 from streaming_core.models.load import load_lazily, translated
 from streaming_core.models.switches import ShapesOnly, Switch, find_switches, put_module
 from streaming_core.residency.memory import MemoryDemand
+from streaming_core.store.index import TensorPlace, read_index
+from streaming_core.store.places import LayerPlaces, NotDirect
 
 __all__ = ["ModelOutline", "OpenModel", "open_model"]
 
@@ -43,6 +46,20 @@ class ModelOutline:
     demand: MemoryDemand
     formats: tuple[ExpertFormat | Unknown, ...] = ()  # each that some layer has, once
     unused: tuple[str, ...] = ()  # tensors of the checkpoint that the model has no place for
+    indirect: str | None = None  # why experts cannot be read from the checkpoint as it is
+    tensors: str = "stacked tensors"  # how experts lie in it, where they can
+
+    def layout(self, wanted: str) -> str:
+        """The `store.layout` in force where `wanted` is set."""
+        return "packed" if self.indirect is not None else wanted
+
+    def layout_text(self, wanted: str) -> str:
+        """Where experts are read from, and why, in a line."""
+        if wanted == "packed":
+            return "experts are read from packed records (store.layout=packed)"
+        if self.indirect is not None:
+            return f"experts are read from packed records, not from the checkpoint: {self.indirect}"
+        return f"experts are read from the checkpoint as it is (store.layout=checkpoint): {self.tensors}"
 
 
 @dataclass(slots=True)
@@ -53,6 +70,7 @@ class OpenModel:
     model: nn.Module
     config: dict[str, Any]
     switches: list[Switch]
+    places: dict[int, LayerPlaces]  # of experts in the checkpoint; empty where `outline.indirect`
 
 
 def open_model(folder: Path, name: str, hardware: Hardware) -> OpenModel:
@@ -62,8 +80,8 @@ def open_model(folder: Path, name: str, hardware: Hardware) -> OpenModel:
         ModelNotSupported: mlx-lm does not know the model, or it has no routed experts.
         StoreInvalid: weight files are missing or damaged.
     """
-    mark = fingerprint(folder)  # also checks the files, before mlx-lm trusts them
-    loaded = load_lazily(folder)
+    index = read_index(folder)  # also checks the files, before mlx-lm trusts them
+    loaded = load_lazily(folder, index)
     model, config = loaded.model, loaded.config
     switches = find_switches(model, name)
     stub = ShapesOnly()
@@ -71,12 +89,13 @@ def open_model(folder: Path, name: str, hardware: Hardware) -> OpenModel:
         put_module(model, switch.path, stub)
     with translated(folder, "cannot run it"):
         fixed, per_token, state = _kv_bytes(model)
+    places, indirect = _places(index, switches)
     trunk = [a for _, a in tree_flatten(model.parameters())]
     first = switches[0]
     outline = ModelOutline(
         name=name,
         folder=folder,
-        fingerprint=mark,
+        fingerprint=fingerprint(folder, index),
         model_type=str(config.get("model_type", "unknown")),
         layers=tuple(s.layer for s in switches),
         decoder_layers=len(model.layers),
@@ -99,10 +118,19 @@ def open_model(folder: Path, name: str, hardware: Hardware) -> OpenModel:
         ),
         formats=tuple(dict.fromkeys(_format(switch, stub.dtype) for switch in switches)),
         unused=loaded.unused,
+        indirect=indirect,
+        tensors=" or ".join(dict.fromkeys(place.layout for place in places.values())),
     )
     if len({s.experts for s in switches}) != 1:
         raise ModelNotSupported(f"{name}: its layers have different numbers of experts, which is not supported yet")
-    return OpenModel(outline, model, config, switches)
+    return OpenModel(outline, model, config, switches, places)
+
+
+def _places(index: Mapping[str, TensorPlace], switches: Sequence[Switch]) -> tuple[dict[int, LayerPlaces], str | None]:
+    try:
+        return find_places(index, switches), None
+    except NotDirect as err:
+        return {}, str(err)
 
 
 def _kv_bytes(model: nn.Module) -> tuple[int, int, int]:

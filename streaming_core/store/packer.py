@@ -153,6 +153,8 @@ def _write_records(fd: int, source: LayerSource, on_bytes: Callable[[int], None]
             _pwrite(fd, view, base + expert * geometry.stride + part.offset)
             checksums[expert] = zlib.crc32(padding, zlib.crc32(view, checksums[expert]))
         written += experts * (end - part.offset)
+        del rows, view
+        mx.clear_cache()  # else MLX keeps what the next part cannot use
         on_bytes(written)
     return checksums
 
