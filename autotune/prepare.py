@@ -31,9 +31,9 @@ class Place:
     cache_dir: Path
 
 
-def outline_of(model: str, place: Place, on_progress: OnProgress = ignore) -> ModelOutline:
+def outline_of(model: str, place: Place, on_progress: OnProgress = ignore, *, download: bool = True) -> ModelOutline:
     """Reads config and headers only.  Raises ModelNotFound, ModelNotSupported, StoreInvalid."""
-    source = resolve_model(model, cache_dir=place.cache_dir, on_progress=on_progress)
+    source = resolve_model(model, cache_dir=place.cache_dir, on_progress=on_progress, download=download)
     return open_model(source.folder, source.name, place.machine.hardware()).outline
 
 
@@ -56,9 +56,9 @@ def is_packed(outline: ModelOutline, place: Place) -> bool:
     return all(layer_file(folder, layer).is_file() for layer in outline.layers)
 
 
-def plan_of(outline: ModelOutline, settings: Settings, place: Place) -> MemoryPlan:
+def plan_of(outline: ModelOutline, settings: Settings, place: Place, batch: int = 1) -> MemoryPlan:
     """Raises BudgetTooSmall, SettingsError."""
-    return plan(outline, settings, place.machine)
+    return plan(outline, settings, place.machine, batch=batch)
 
 
 def fits(outline: ModelOutline, place: Place) -> Callable[[Settings], bool]:

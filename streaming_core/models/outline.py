@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,11 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
-from mlx_lm.models.cache import make_prompt_cache
 
 from streaming_core.errors import ModelNotSupported
 from streaming_core.hardware import Hardware
 from streaming_core.kernels.formats import ExpertFormat, Unknown, format_of
+from streaming_core.models.cache_bytes import cache_bytes
 from streaming_core.models.direct import find_places
 from streaming_core.models.fingerprint import fingerprint
 from streaming_core.models.load import load_lazily, translated
@@ -88,7 +88,7 @@ def open_model(folder: Path, name: str, hardware: Hardware) -> OpenModel:
     for switch in switches:
         put_module(model, switch.path, stub)
     with translated(folder, "cannot run it"):
-        fixed, per_token, state = _kv_bytes(model)
+        kept = cache_bytes(model)
     places, indirect = _places(index, switches)
     trunk = [a for _, a in tree_flatten(model.parameters())]
     first = switches[0]
@@ -108,12 +108,15 @@ def open_model(folder: Path, name: str, hardware: Hardware) -> OpenModel:
             slot_bytes={s.layer: s.geometry.payload_bytes for s in switches},
             experts=first.experts,
             top_k=stub.top_k,
-            kv_fixed_bytes=fixed,
-            kv_token_bytes=per_token,
+            kv_fixed_bytes=kept.fixed,
+            kv_token_bytes=kept.per_token,
+            kv_windows=kept.windows,
             row_bytes=_row_bytes(first, stub),
             token_bytes=_token_bytes(trunk, stub),
             score_bytes=_score_bytes(config, hardware),
-            scan_bytes=state if hardware.backend == "cpu" else 0,  # without a kernel the scan keeps every step's state
+            scan_bytes=kept.largest_state
+            if hardware.backend == "cpu"
+            else 0,  # without a kernel the scan keeps every step's state
             staging_bytes=_staging_bytes(switches, stub.top_k, hardware),
         ),
         formats=tuple(dict.fromkeys(_format(switch, stub.dtype) for switch in switches)),
@@ -131,32 +134,6 @@ def _places(index: Mapping[str, TensorPlace], switches: Sequence[Switch]) -> tup
         return find_places(index, switches), None
     except NotDirect as err:
         return {}, str(err)
-
-
-def _kv_bytes(model: nn.Module) -> tuple[int, int, int]:
-    """Of mlx-lm's cache, from the shapes of a pass that is never run: bytes whatever the context, bytes per token, and
-    the bytes of the largest layer's recurrent state."""
-    cache = make_prompt_cache(model)
-    model(mx.zeros((1, 1), dtype=mx.int32), cache=cache)
-    fixed = per_token = largest = 0
-    for entry in _entries(cache):
-        keys, values = getattr(entry, "keys", None), getattr(entry, "values", None)
-        if isinstance(keys, mx.array) and isinstance(values, mx.array):
-            per_token += (keys.nbytes + values.nbytes) // keys.shape[-2]
-        else:
-            state = sum(a.nbytes for _, a in tree_flatten(entry.state) if isinstance(a, mx.array))
-            fixed += state
-            largest = max(largest, state)
-    return fixed, per_token, largest
-
-
-def _entries(cache: Sequence[Any]) -> Iterator[Any]:
-    for entry in cache:
-        inner = getattr(entry, "caches", None)
-        if inner is None:
-            yield entry
-        else:
-            yield from _entries(inner)
 
 
 def _format(switch: Switch, dtype: str) -> ExpertFormat | Unknown:

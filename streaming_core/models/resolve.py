@@ -59,12 +59,13 @@ def resolve_model(
     cache_dir: Path,
     hub_cache: Path | None = None,
     on_progress: OnProgress = ignore,
+    download: bool = True,
 ) -> ModelSource:
     """The checkpoint called `name`: an alias, `tiny`, `demo`, `layers:N`, a folder or a hub id, tried in that order.
 
     A folder called like an alias is written `./demo`.  Hub ids come from the hub's cache (`hub_cache`; None: the hub
-    library's own) and from the network when files are missing there.  `demo` and its kin are made once, under
-    `cache_dir`.
+    library's own) and, unless `download` is off, from the network when files are missing there.  `demo` and its kin are
+    made once, under `cache_dir`.
 
     Raises:
         ModelNotFound: nothing has this name, or it is not on this disk and cannot be fetched.
@@ -84,7 +85,7 @@ def resolve_model(
         return ModelSource(_name_of(folder), _checked(folder))
     if isinstance(name, Path) or not _is_hub_id(target):
         raise ModelNotFound(_nothing_there(target, isinstance(name, Path)))
-    return ModelSource(target, _checked(fetch(target, hub_cache, on_progress)), alias)
+    return ModelSource(target, _checked(fetch(target, hub_cache, on_progress, download=download)), alias)
 
 
 def model_names(name: str | Path) -> tuple[str, ...]:

@@ -138,7 +138,7 @@ FAULTS: list[tuple[Callable[[Path], None], str]] = [
 
 
 @pytest.mark.parametrize(("damage", "message"), FAULTS, ids=[damage.__name__ for damage, _ in FAULTS])
-@pytest.mark.parametrize("command", ["pack"])
+@pytest.mark.parametrize("command", ["pack", "plan"])
 def test_a_faulty_file_is_one_line_and_nothing_is_written(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str,
     damage: Callable[[Path], None], message: str,
