@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from streaming_core.store.index import TensorPlace, read_index
 __all__ = ["Loaded", "load_lazily", "translated"]
 
 _OF_QUANTIZED = ("scales", "biases", "global_scale")
+_SINGLE = re.compile(r"(.+)\.experts\.(\d+)\.(\w+\.\w+)")
 _DEFAULT = {"group_size": 64, "bits": 4, "mode": "affine"}  # never applied: every tensor's own is inferred
 
 
@@ -90,12 +92,26 @@ def _drop_strangers(model: nn.Module, unused: list[str]) -> nn.Module:
         return name in homes or (leaf in _OF_QUANTIZED and path in quantizable)
 
     def known(weights: dict[str, mx.array]) -> dict[str, mx.array]:
-        found = sanitize(weights)
+        found = _stacked(sanitize(weights), has_home)
         unused.extend(name for name in found if not has_home(name))
         return {name: array for name, array in found.items() if has_home(name)}
 
     model.sanitize = known
     return model
+
+
+def _stacked(weights: dict[str, mx.array], has_home: Callable[[str], bool]) -> dict[str, mx.array]:
+    """Puts tensors of single experts together where `sanitize` did not: many families stack weights, not scales."""
+    singles: dict[tuple[str, str], dict[int, str]] = {}
+    for name in weights:
+        if (match := _SINGLE.fullmatch(name)) and not has_home(name):
+            singles.setdefault((match[1], match[3]), {})[int(match[2])] = name
+    for (block, tensor), names in singles.items():
+        homes = (f"{block}.{container}.{tensor}" for container in ("switch_mlp", "experts"))
+        home = next((each for each in homes if has_home(each) and each not in weights), None)
+        if home is not None and names.keys() == set(range(len(names))):
+            weights[home] = mx.stack([weights.pop(names[expert]) for expert in range(len(names))])
+    return weights
 
 
 def _few_names(message: str) -> str:

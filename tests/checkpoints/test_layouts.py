@@ -82,6 +82,16 @@ def test_one_quantised_tensor_per_expert_under_other_names(tiny: Path, tmp_path:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+def test_one_quantised_tensor_per_expert_where_mlx_lm_stacks_only_weights(
+    tiny: Path, tmp_path: Path, layout: str
+) -> None:
+    resident = build(QWEN3, four)
+    folder = write(tmp_path / "m", QWEN3, unstacked(flat(resident)), tiny, 2)
+    assert streaming_core.inspect(folder).unused == ()
+    assert streams_like(folder, resident, tmp_path, layout)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_gate_and_up_in_one_tensor(tiny: Path, tmp_path: Path, layout: str) -> None:
     resident = build(QWEN35, plain)
     folder = write(tmp_path / "m", QWEN35, fused(flat(resident)), tiny)
