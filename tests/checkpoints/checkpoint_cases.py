@@ -126,3 +126,24 @@ def unstacked(weights: Weights, names: Mapping[str, str] | None = None) -> Weigh
         for expert in range(array.shape[0]):
             found[f"{block}.experts.{expert}.{(names or {}).get(projection, projection)}.{tensor}"] = array[expert]
     return found
+
+
+def interleaved(weights: Weights) -> Weights:
+    """As in the original of gpt-oss: the rows of gate and up in turns, words as bytes."""
+    found: Weights = {}
+    for name, array in weights.items():
+        block, _, tensor = name.rpartition(".experts.")
+        if not block:
+            found[name] = array
+            continue
+        projection, kind = tensor.split(".")
+        if projection == "up_proj":
+            continue
+        if projection == "gate_proj":
+            up = weights[f"{block}.experts.up_proj.{kind}"]
+            array = mx.stack([array, up], axis=2).reshape(array.shape[0], -1, *array.shape[2:])
+            projection = "gate_up_proj"
+        if kind == "weight":
+            array = mx.contiguous(array).view(mx.uint8).reshape(*array.shape[:2], -1, 16)
+        found[f"{block}.experts.{projection}_{'blocks' if kind == 'weight' else kind}"] = array
+    return found

@@ -16,6 +16,7 @@ from checkpoint_cases import (
     Weights,
     build,
     flat,
+    interleaved,
     is_expert,
     logits,
     plain,
@@ -115,28 +116,9 @@ def test_a_text_model_inside_a_vision_wrapper(tiny: Path, tmp_path: Path, prefix
 def test_experts_that_mlx_lm_reorders_are_packed_and_the_program_says_why(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As in the original of gpt-oss: gate and up row by row in turns."""
     resident = build(GPT_OSS, lambda path: {"bits": 4, "group_size": 32, "mode": "mxfp4"} if is_expert(path) else None)
-    weights: Weights = {}
-    for name, array in flat(resident).items():
-        block, _, tensor = name.rpartition(".experts.")
-        if not block or tensor.startswith("up_proj"):
-            weights[name] = array
-            if block:
-                del weights[name]
-            continue
-        projection, kind = tensor.split(".")
-        if projection == "gate_proj":
-            up = flat(resident)[f"{block}.experts.up_proj.{kind}"]
-            array = mx.stack([array, up], axis=2).reshape(array.shape[0], -1, *array.shape[2:])
-            projection = "gate_up_proj"
-        if kind == "weight":
-            array = mx.contiguous(array).view(mx.uint8).reshape(*array.shape[:2], -1, 16)
-        weights[f"{block}.experts.{projection}_{ {'weight': 'blocks', 'scales': 'scales', 'bias': 'bias'}[kind] }"] = (
-            array
-        )
     config = {**GPT_OSS, "quantization_config": {"quant_method": "mxfp4"}}
-    folder = write(tmp_path / "m", config, weights, tiny)
+    folder = write(tmp_path / "m", config, interleaved(flat(resident)), tiny)
     outline = streaming_core.inspect(folder)
     assert outline.indirect is not None and "mlx-lm builds it while loading" in outline.indirect
     assert streams_like(folder, resident, tmp_path / "cache", "checkpoint")
@@ -145,6 +127,18 @@ def test_experts_that_mlx_lm_reorders_are_packed_and_the_program_says_why(
     assert main(words) == 0
     said = capsys.readouterr().err.splitlines()
     assert sum("experts are read from packed records, not from the checkpoint: no tensor" in line for line in said) == 1
+
+
+def test_doctor_packs_nothing_where_packing_is_needed(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    resident = build(GPT_OSS, lambda path: {"bits": 4, "group_size": 32, "mode": "mxfp4"} if is_expert(path) else None)
+    config = {**GPT_OSS, "quantization_config": {"quant_method": "mxfp4"}}
+    folder = write(tmp_path / "m", config, interleaved(flat(resident)), tiny)
+    words = ["doctor", "--model", str(folder), "--cache-dir", str(tmp_path / "cache"), "--profile", "none", "--json"]
+    assert main([*words, "--seconds", "0.01"]) in (0, 1)  # what this machine suffers from is not the question
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["findings"]
+    assert not (tmp_path / "cache" / "stores").exists()
 
 
 def test_fused_tensors_in_an_order_that_is_not_the_models_are_refused_not_read_wrongly(
