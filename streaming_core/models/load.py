@@ -20,6 +20,7 @@ from streaming_core.store.index import TensorPlace, read_index
 __all__ = ["Loaded", "load_lazily", "translated"]
 
 _OF_QUANTIZED = ("scales", "biases", "global_scale")
+_LAYER = re.compile(r"(.*?)layers\.(\d+)\.")
 _SINGLE = re.compile(r"(.+)\.experts\.(\d+)\.(\w+\.\w+)")
 _DEFAULT = {"group_size": 64, "bits": 4, "mode": "affine"}  # never applied: every tensor's own is inferred
 
@@ -45,13 +46,14 @@ def load_lazily(folder: Path, index: Mapping[str, TensorPlace] | None = None) ->
     unused: list[str] = []
     with translated(folder, "cannot load it"):
         config = load_config(folder)
-        quantization = _quantization(config, index)
+        described = (folder / "hf_quant_config.json").exists()  # by NVIDIA's tool, for mlx-lm to convert
+        quantization = None if described else _quantization(config, index)
 
         def classes(config: dict[str, Any]) -> tuple[Any, Any]:
             model_class, args_class = _get_classes(config)
             if quantization is None:
                 return model_class, args_class
-            return lambda args: _drop_strangers(model_class(args), unused), args_class
+            return lambda args: _drop_strangers(model_class(args), config, unused), args_class
 
         changed = {"quantization": quantization} if quantization else None
         try:
@@ -66,7 +68,7 @@ def load_lazily(folder: Path, index: Mapping[str, TensorPlace] | None = None) ->
 def _quantization(config: Mapping[str, Any], names: Collection[str]) -> dict[str, Any] | None:
     """What mlx-lm shall take for `quantization`: empty leaves the config as it is, None is a format of somebody else,
     which mlx-lm converts and whose tensors are not to be judged by MLX's names."""
-    text = config.get("text_config", {})
+    text = config.get("text_config") or {}
     own = config.get("quantization", text.get("quantization"))
     foreign = config.get("quantization_config", text.get("quantization_config"))
     if own is None and isinstance(foreign, dict):
@@ -78,7 +80,7 @@ def _quantization(config: Mapping[str, Any], names: Collection[str]) -> dict[str
     return dict(_DEFAULT) if any(name.endswith(".scales") for name in names) else {}
 
 
-def _drop_strangers(model: nn.Module, unused: list[str]) -> nn.Module:
+def _drop_strangers(model: nn.Module, config: Mapping[str, Any], unused: list[str]) -> nn.Module:
     """Makes this model's `sanitize` leave out tensors that it has no parameter for, and note their names.
 
     mlx-lm is strict about them and about missing ones in one switch; a missing one must stay an error.
@@ -86,6 +88,7 @@ def _drop_strangers(model: nn.Module, unused: list[str]) -> nn.Module:
     sanitize = getattr(model, "sanitize", dict)
     homes = {name for name, _ in tree_flatten(model.parameters())}
     quantizable = {path for path, module in model.named_modules() if hasattr(module, "to_quantized")}
+    needless = _Needless(homes, int(config.get("num_nextn_predict_layers") or 1))
 
     def has_home(name: str) -> bool:
         path, _, leaf = name.rpartition(".")
@@ -93,11 +96,32 @@ def _drop_strangers(model: nn.Module, unused: list[str]) -> nn.Module:
 
     def known(weights: dict[str, mx.array]) -> dict[str, mx.array]:
         found = _stacked(sanitize(weights), has_home)
-        unused.extend(name for name in found if not has_home(name))
-        return {name: array for name, array in found.items() if has_home(name)}
+        unused.extend(name for name in found if not has_home(name) and needless(name))
+        return {name: array for name, array in found.items() if has_home(name) or not needless(name)}
 
     model.sanitize = known
     return model
+
+
+class _Needless:
+    """Whether a tensor without a place can be no part of this model: whatever lies in a module or a decoder layer that
+    the model has would change what it says, so the config or the checkpoint is wrong then."""
+
+    def __init__(self, homes: Collection[str], extra_layers: int) -> None:
+        """`extra_layers` that predict tokens further ahead are numbered on from the model's own."""
+        self._modules = {name.rpartition(".")[0] for name in homes}
+        self._extra = extra_layers
+        self._layers: dict[str, int] = {}  # by what stands before `layers.N.`
+        for match in filter(None, map(_LAYER.match, homes)):
+            self._layers[match[1]] = max(self._layers.get(match[1], 0), int(match[2]) + 1)
+
+    def __call__(self, name: str) -> bool:
+        if name.endswith(".rotary_emb.inv_freq"):  # computed anew by everybody
+            return True
+        match = _LAYER.match(name)
+        if match and match[1] in self._layers:
+            return 0 <= int(match[2]) - self._layers[match[1]] < self._extra
+        return name.rpartition(".")[0] not in self._modules
 
 
 def _stacked(weights: dict[str, mx.array], has_home: Callable[[str], bool]) -> dict[str, mx.array]:

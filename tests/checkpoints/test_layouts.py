@@ -187,12 +187,30 @@ def test_tensors_that_the_model_does_not_use_are_left_out_and_named(
 
 
 def test_a_tensor_that_is_missing_is_named_and_so_is_what_has_no_place(tiny: Path, tmp_path: Path) -> None:
-    weights = renamed(flat(build(QWEN3, four)), "model.layers.1.self_attn.", "model.layers.1.attention.")
+    weights = renamed(flat(build(QWEN3, four)), "model.norm.", "transformer.final_norm.")
     folder = write(tmp_path / "m", QWEN3, weights, tiny)
-    with pytest.raises(ModelNotSupported, match=r"Missing \d+ parameters: model\.layers\.1\.self_attn") as caught:
+    with pytest.raises(ModelNotSupported, match=r"Missing 1 parameters: model\.norm\.weight") as caught:
         streaming_core.inspect(folder)
     message = str(caught.value)
-    assert "tensors have no place in it, such as model.layers.1.attention." in message and "\n" not in message
+    assert "1 tensors have no place in it, such as transformer.final_norm.weight" in message and "\n" not in message
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["model.layers.0.self_attn.q_proj.bias"],
+        ["lm_head.bias"],
+        ["model.layers.1.mlp.shared_expert.gate_proj.weight"],
+        ["model.layers.2.mlp.gate.weight", "model.layers.3.mlp.gate.weight"],
+    ],
+    ids=["bias", "bias of the head", "expert", "more layers than the config has"],
+)
+def test_a_tensor_that_would_change_what_the_model_says_is_not_left_out(
+    tiny: Path, tmp_path: Path, names: list[str]
+) -> None:
+    weights = flat(build(QWEN3, four)) | {name: mx.zeros((8, 8)) for name in names}
+    with pytest.raises(ModelNotSupported, match=rf"parameters not in model: {names[-1]}"):
+        streaming_core.inspect(write(tmp_path / "m", QWEN3, weights, tiny))
 
 
 def test_an_expert_that_is_missing_is_an_error_and_nothing_is_packed(tiny: Path, tmp_path: Path) -> None:
