@@ -65,7 +65,7 @@ def open_store(
         def report(done: int, total: int) -> None:
             on_progress(Progress("packing experts", done, total))
 
-        pack(folder, outline.fingerprint, sources, machine, report)
+        pack(folder, outline.fingerprint, sources, machine, report, needed=outline.indirect is not None)
     geometry: Mapping[int, RecordGeometry] = {s.layer: s.geometry for s in opened.switches}
     return PackedStore(folder, outline.fingerprint, geometry, machine, bypass=bypass)
 

@@ -109,10 +109,10 @@ def _read_header(path: Path) -> dict[str, TensorPlace]:
     for name, entry in header.items():
         if name == "__metadata__" or entry is None:
             continue
-        found[name] = place = _place(path, name, entry, begins)
-        if place.offset + place.nbytes > size:
-            missing = place.offset + place.nbytes - size
-            raise ValueError(f"tensor {name} ends past the end of the file, {missing} bytes are missing")
+        found[name] = _place(path, name, entry, begins)
+    last = max(found, key=lambda name: found[name].offset + found[name].nbytes, default=None)
+    if last is not None and (missing := found[last].offset + found[last].nbytes - size) > 0:
+        raise ValueError(f"tensor {last} ends past the end of the file, {missing} bytes are missing")
     _check_overlaps(found)
     return found
 

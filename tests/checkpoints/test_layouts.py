@@ -28,7 +28,8 @@ from checkpoint_cases import (
 import streaming_core
 from autotune.cli import main
 from streaming_core import Settings
-from streaming_core.errors import ModelNotSupported, StoreInvalid
+from streaming_core.errors import DiskFull, ModelNotSupported, StoreInvalid
+from streaming_core.hardware import FakeMachine
 
 FOUR = {"bits": 4, "group_size": 64, "mode": "affine"}
 LAYOUTS = ["packed", "checkpoint"]
@@ -127,6 +128,17 @@ def test_experts_that_mlx_lm_reorders_are_packed_and_the_program_says_why(
     assert main(words) == 0
     said = capsys.readouterr().err.splitlines()
     assert sum("experts are read from packed records, not from the checkpoint: no tensor" in line for line in said) == 1
+
+
+def test_nobody_is_told_to_read_what_cannot_be_read_where_the_disk_is_full(tiny: Path, tmp_path: Path) -> None:
+    resident = build(GPT_OSS, lambda path: {"bits": 4, "group_size": 32, "mode": "mxfp4"} if is_expert(path) else None)
+    config = {**GPT_OSS, "quantization_config": {"quant_method": "mxfp4"}}
+    direct = write(tmp_path / "direct", GPT_OSS, flat(resident), tiny)
+    indirect = write(tmp_path / "indirect", config, interleaved(flat(resident)), tiny)
+    for folder, told in ((direct, True), (indirect, False)):
+        with pytest.raises(DiskFull, match="choose another --cache-dir") as caught:
+            streaming_core.load(folder, cache_dir=tmp_path / "cache", machine=FakeMachine(free_disk=1 << 20))
+        assert ("store.layout=checkpoint" in str(caught.value)) == told
 
 
 def test_doctor_packs_nothing_where_packing_is_needed(
