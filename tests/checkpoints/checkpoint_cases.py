@@ -62,7 +62,7 @@ def is_expert(path: str) -> bool:
     return "switch_mlp" in path or ".experts." in path
 
 
-def build(config: Mapping[str, Any], quantize: Quantize = plain, dtype: mx.Dtype = mx.float32) -> nn.Module:
+def build(config: Mapping[str, Any], quantize: Quantize = plain) -> nn.Module:
     """The resident model: random weights, the same each time."""
     mx.random.seed(0)
     model_class, args_class = _get_classes(dict(config))
@@ -70,7 +70,6 @@ def build(config: Mapping[str, Any], quantize: Quantize = plain, dtype: mx.Dtype
     model.eval()
     weights = [(name, mx.random.normal(a.shape) * 0.1 if "bias" in name else a) for name, a in flat(model).items()]
     model.load_weights(weights)  # biases begin as zeros, which any mistake leaves as they are
-    model.set_dtype(dtype)
     nn.quantize(model, class_predicate=lambda path, m: (hasattr(m, "to_quantized") and quantize(path)) or False)
     mx.eval(model.parameters())
     return model
