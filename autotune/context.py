@@ -29,9 +29,11 @@ __all__ = [
     "Context",
     "chosen_settings",
     "model_name",
+    "say_checkpoint",
     "say_kernels",
     "say_reader",
     "say_settings",
+    "say_unused",
     "set_values",
     "warnings_as_notices",
 ]
@@ -140,6 +142,18 @@ def say_settings(choice: Choice, screen: Screen) -> None:
     """Where the settings come from, and what of this installation they have to do without."""
     screen.notice(f"settings: {choice.reason}")
     say_reader(choice.settings, screen)
+
+
+def say_checkpoint(outline: ModelOutline, settings: Settings, screen: Screen) -> None:
+    """Where experts are read from and why, and what of the checkpoint is left out."""
+    screen.notice(outline.layout_text(settings.store.layout))
+    say_unused(outline, screen)
+
+
+def say_unused(outline: ModelOutline, screen: Screen) -> None:
+    if outline.unused:
+        count = len(outline.unused)
+        screen.notice(f"{count} tensors of the checkpoint have no place in the model: {outline.unused[0]} ...")
 
 
 def say_reader(settings: Settings, screen: Screen) -> None:

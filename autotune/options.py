@@ -101,6 +101,12 @@ def build_parser(default_cache: Path, version: Callable[[], str]) -> argparse.Ar
     command("bench", "measure settings, default and resident side by side", "mlx-autotune bench --model demo", _bench)
     command("generate", "answer a prompt", 'mlx-autotune generate --model demo --prompt "Why is it blue?"', _generate)
     command("show", "explain the profile in use", "mlx-autotune show --model demo", _nothing)
+    command(
+        "plan",
+        "say what a model will need, and what fits into a budget",
+        "mlx-autotune plan --model demo --budget 1GiB --context 8192",
+        _plan,
+    )
     command("pack", "copy the experts into files of their own", "mlx-autotune pack --model demo --verify", _pack)
     command(
         "trace",
@@ -208,6 +214,15 @@ def _generate(parser: argparse.ArgumentParser) -> None:
 
 def _pack(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--verify", action="store_true", help="then read every record and compare its checksum")
+
+
+def _plan(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--context", type=int, metavar="N", help="tokens of prompt and answer together (default: memory.context)"
+    )
+    parser.add_argument(
+        "--batch", type=int, default=1, metavar="N", help="sequences at once, each of that length (%(default)s)"
+    )
 
 
 def _probe(parser: argparse.ArgumentParser) -> None:

@@ -214,11 +214,16 @@ def inspect(
     return _open(model, cache_dir or default_cache_dir(), machine or detect(), on_progress).outline
 
 
-def plan(outline: ModelOutline, settings: Settings, machine: Machine | None = None) -> MemoryPlan:
-    """The memory plan of a model under these settings on this machine.  Raises BudgetTooSmall, SettingsError."""
+def plan(outline: ModelOutline, settings: Settings, machine: Machine | None = None, *, batch: int = 1) -> MemoryPlan:
+    """The memory plan of a model under these settings on this machine, for so many sequences at once.
+
+    Raises BudgetTooSmall, SettingsError.
+    """
     check_reader(settings.reading)  # here, because whoever loads or tunes plans before anything is written
     machine = machine or detect()
-    return plan_memory(outline.demand, settings, default_budget_bytes(machine.hardware(), machine.memory()))
+    return plan_memory(
+        replace(outline.demand, batch=batch), settings, default_budget_bytes(machine.hardware(), machine.memory())
+    )
 
 
 def load(
@@ -247,7 +252,9 @@ def load(
     opened = _open(model, cache_dir, machine, on_progress)
     settings = _settings_for(profile_or_settings, model, opened.outline)
     memory_plan = plan(opened.outline, settings, machine)
-    in_force = settings_in_force(settings, memory_plan, machine.hardware().backend)
+    in_force = settings_in_force(settings, memory_plan, machine.hardware().backend).with_values(
+        {"store.layout": opened.outline.layout(settings.store.layout)}
+    )
     tokenizer = _tokenizer(opened)
     store = open_store(opened, settings, cache_dir, machine, on_progress)
     before = mx.set_cache_limit(settings.memory.mlx_cache)

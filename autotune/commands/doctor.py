@@ -75,6 +75,8 @@ def look_at(
     outline = None if model is None else outline_of(model, place, on_progress)
     if outline is not None and not is_packed(outline, place):
         settings = settings.with_values({"store.layout": "checkpoint"})  # packing is for `run`, which asks for it
+    if outline is not None and outline.indirect is not None and not is_packed(outline, place):
+        model = None  # it cannot run without being packed: the device is measured without its layers
     request = DeviceRequest(model=model, cache_dir=place.cache_dir, settings=settings)
     try:
         device: DeviceCosts | str = costs(request)
@@ -117,7 +119,7 @@ def _volume(
         except OSError as err:
             rows, refused = [], f"not measured: {place.cache_dir}: {err.strerror or err}"
         return Volume(read_from=place.cache_dir, rows=rows, refused=refused, cache_dir=place.cache_dir, free_bytes=free)
-    files = store_files(outline, place, settings.store.layout)
+    files = store_files(outline, place, settings.store.layout) or sorted(outline.folder.glob("*.safetensors"))
     rows, refused = probed(files, (outline.record_bytes, 4 * outline.record_bytes))
     return Volume(
         read_from=files[0].parent,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from autotune.context import Context, chosen_settings, model_name, say_settings
+from autotune.context import Context, chosen_settings, model_name, say_checkpoint, say_settings
 from autotune.errors import RequestInvalid
 from autotune.runner import process_environment
 from autotune.wording import seconds_text, tps_text
@@ -37,6 +37,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     loaded = streaming_core.load(model, choice.settings, cache_dir=args.cache_dir, on_progress=screen.progress)
     with loaded as streamed:
         choice.check(model, streamed.outline)
+        say_checkpoint(streamed.outline, choice.settings, screen)
         last = None
         tokens = _prompt(streamed.tokenizer, prompt, args.raw)
         room = _room(len(tokens), streamed.settings.memory.context)

@@ -12,7 +12,7 @@ from typing import Any
 
 import optuna
 
-from autotune.context import Context, chosen_settings, model_name, say_kernels, say_reader, set_values
+from autotune.context import Context, chosen_settings, model_name, say_kernels, say_reader, say_unused, set_values
 from autotune.errors import RequestInvalid
 from autotune.estimate import estimate
 from autotune.knobs import Params
@@ -56,6 +56,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
         _check_folder(path)
     request = replace(request, priors=_priors(args, machine))
     outline = outline_of(model, place, screen.progress)
+    say_unused(outline, screen)
     subject = subject_of(model, outline, place)
     if args.dry_run:
         found = estimate(request, subject, outline, place)

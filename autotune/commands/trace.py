@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from autotune.context import Context, chosen_settings, model_name, say_settings
+from autotune.context import Context, chosen_settings, model_name, say_checkpoint, say_settings
 from autotune.errors import RequestInvalid
 from autotune.traced import GuessCost, TokenTime, Traced
 from streaming_core.hardware import detect
@@ -49,6 +49,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     loaded = streaming_core.load(model, settings, cache_dir=args.cache_dir, oracle=oracle, on_progress=screen.progress)
     with loaded as streamed:
         choice.check(model, streamed.outline)
+        say_checkpoint(streamed.outline, settings, screen)
         if args.guess_only and not streamed.memory_plan.streamed:
             raise RequestInvalid("--guess-only: every layer is resident, so nothing is guessed; lower --budget")
         recorder = RouteRecorder()
