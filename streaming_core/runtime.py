@@ -36,8 +36,10 @@ from streaming_core.trace import Stats
 
 __all__ = ["StreamedModel", "inspect", "load", "plan"]
 
-# mlx_lm options that look at the prompt's tokens themselves, so mlx_lm has to see the prompt.
-_WHOLE_PROMPT_OPTIONS = ("logits_processors", "draft_model", "input_embeddings")
+# mlx_lm options that have to do with the prompt's tokens or passes, so mlx_lm has to see the prompt.
+_WHOLE_PROMPT_OPTIONS = (
+    "logits_processors", "draft_model", "input_embeddings", "kv_bits", "prompt_progress_callback",
+)  # fmt: skip
 
 
 class StreamedModel:
@@ -137,9 +139,16 @@ class StreamedModel:
         """
         self._check_open()
         tokens = self._tokens(prompt)
-        cache = self.make_cache() if prompt_cache is None else prompt_cache
+        cache = self._cache_for(options) if prompt_cache is None else prompt_cache
         self._check_room(len(tokens), max_tokens, cache)
         return self._stream(tokens, max_tokens, cache, options)
+
+    def _cache_for(self, options: dict[str, Any]) -> list[Any]:
+        """As mlx_lm's stream_generate would make it: a draft model's entries follow those of the model."""
+        draft = options.get("draft_model")
+        if draft is not None:
+            return [*make_prompt_cache(self.model), *make_prompt_cache(draft)]
+        return list(make_prompt_cache(self.model, options.get("max_kv_size")))
 
     def _stream(
         self, tokens: list[int], max_tokens: int, cache: list[Any], options: dict[str, Any]
