@@ -19,6 +19,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from streaming_core.assemble import assemble, open_store
+from streaming_core.cache_limit import CacheLimit
 from streaming_core.engine import Engine
 from streaming_core.errors import ModelClosed, ModelNotSupported
 from streaming_core.hardware import Machine, default_budget_bytes, detect
@@ -62,7 +63,7 @@ class StreamedModel:
         settings: Settings,
         memory_plan: MemoryPlan,
         engine: Engine,
-        restore_cache_limit: int,
+        cache_limit: CacheLimit,
     ) -> None:
         self.model: nn.Module = opened.model
         self.tokenizer = tokenizer
@@ -71,7 +72,7 @@ class StreamedModel:
         self.memory_plan = memory_plan
         self.outline = opened.outline
         self._engine = engine
-        self._restore_cache_limit = restore_cache_limit
+        self._cache_limit = cache_limit
         self._closed = False
         # Nothing but the output comes after the experts of the last decoder layer, so a pass that only fills caches
         # can do without them.
@@ -195,7 +196,7 @@ class StreamedModel:
         if self._closed:
             return
         self._engine.close()
-        mx.set_cache_limit(self._restore_cache_limit)
+        self._cache_limit.release()
         self._closed = True  # last: Ctrl-C may come between
 
     def __enter__(self) -> StreamedModel:
@@ -259,14 +260,14 @@ def load(
     in_force = settings_in_force(settings, memory_plan, machine.hardware().backend)
     tokenizer = _tokenizer(opened)
     store = open_store(opened, settings, cache_dir, machine, on_progress)
-    before = mx.set_cache_limit(settings.memory.mlx_cache)
+    cache_limit = CacheLimit(settings.memory.mlx_cache)
     try:
         engine = assemble(opened, memory_plan, settings, store, machine, oracle, on_progress)
     except BaseException:
-        mx.set_cache_limit(before)
+        cache_limit.release()
         store.close()
         raise
-    return StreamedModel(opened, tokenizer, in_force, memory_plan, engine, before)
+    return StreamedModel(opened, tokenizer, in_force, memory_plan, engine, cache_limit)
 
 
 def _open(model: str | Path, cache_dir: Path, machine: Machine, on_progress: OnProgress) -> OpenModel:
