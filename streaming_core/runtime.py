@@ -25,6 +25,7 @@ from streaming_core.errors import ModelClosed, ModelNotSupported
 from streaming_core.hardware import Machine, default_budget_bytes, detect
 from streaming_core.in_force import settings_in_force, unread_settings
 from streaming_core.kernels.select import LayerChoice
+from streaming_core.layer_set import LayerSet
 from streaming_core.models.outline import ModelOutline, OpenModel, open_model
 from streaming_core.models.resolve import default_cache_dir, resolve_model
 from streaming_core.profile import Profile
@@ -78,6 +79,14 @@ class StreamedModel:
         # can do without them.
         last = opened.outline.decoder_layers - 1
         self._last_layer = last if last in memory_plan.streamed else None
+
+    def __repr__(self) -> str:
+        plan, outline = self.memory_plan, self.outline
+        in_part, whole = LayerSet.of(plan.streamed), LayerSet.of(set(outline.layers) - set(plan.streamed))
+        facts = [f"{plan.slots} of {outline.experts} experts of layers {in_part} in memory"] if plan.streamed else []
+        facts += [f"all of layers {whole}"] if whole.layers else []
+        facts += ["closed"] if self._closed else []
+        return f"<StreamedModel {outline.name} ({outline.model_type}): {'; '.join(facts)}>"
 
     def stats(self) -> Stats:
         """Counts since load or `reset_stats()`."""

@@ -146,3 +146,23 @@ def cache_limit() -> int:
     limit = int(mx.set_cache_limit(0))
     mx.set_cache_limit(limit)
     return limit
+
+
+SOME_RESIDENT = {**STREAMED, "residency.resident_layers": "0,2"}
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (STREAMED, "4 of 16 experts of layers 0-3 in memory"),
+        (SOME_RESIDENT, "4 of 16 experts of layers 1,3 in memory; all of layers 0,2"),
+        ({"residency.resident_layers": "all"}, "all of layers 0-3"),
+    ],
+    ids=["streamed", "some resident", "resident"],
+)
+def test_a_model_says_what_it_is_in_one_line(
+    tiny: Path, shared_cache: Path, values: dict[str, Any], words: str
+) -> None:
+    with loaded(tiny, shared_cache, **values) as model:
+        assert repr(model) == f"<StreamedModel {model.outline.name} (qwen3_next): {words}>"
+    assert repr(model) == f"<StreamedModel {model.outline.name} (qwen3_next): {words}; closed>"
