@@ -107,8 +107,18 @@ def set_values(args: argparse.Namespace) -> dict[str, Any]:
         values[key.strip()] = _value(value.strip())
     if args.budget is not None:
         values["memory.budget"] = args.budget
-    Settings().with_values(values, "--set")  # so that a wrong name or value is reported before anything is loaded
+    checked = Settings().with_values(values, "--set")  # so that a wrong name or value is told before anything is loaded
+    _check_oracle(checked, args)
     return values
+
+
+def _check_oracle(settings: Settings, args: argparse.Namespace) -> None:
+    """Raises RequestInvalid where there is no recorded run for an oracle to replay."""
+    if settings.predict.kind == "oracle" and args.command != "predict" and getattr(args, "oracle", None) is None:
+        raise RequestInvalid(
+            "predict.kind=oracle replays a recorded run, as only `trace --oracle FILE` and `predict --trace FILE` do; "
+            "`trace --save FILE` records one"
+        )
 
 
 def _check_section(key: str) -> None:
@@ -133,7 +143,9 @@ def chosen_settings(args: argparse.Namespace, machine: Machine) -> Choice:
     profile = profile_for(args, machine)
     settings = Settings() if profile is None else profile.for_model(model_name(args))
     reason = "built-in default: no profile was wanted" if profile is None else profile.reason
-    return Choice(settings.with_values(values, "--set"), reason, frozenset(values), profile)
+    settings = settings.with_values(values, "--set")
+    _check_oracle(settings, args)
+    return Choice(settings, reason, frozenset(values), profile)
 
 
 def say_settings(choice: Choice, screen: Screen) -> None:
