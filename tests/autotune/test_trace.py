@@ -37,8 +37,9 @@ def test_a_tokens_time_is_the_sum_of_its_parts_and_the_layers_are_within_it(
     for reads in (row["demand_reads"], row["guess_reads"]):
         assert reads["tickets"] > 0 and reads["queue_mean_s"] <= reads["queue_max_s"]
         assert 0 < reads["read_mean_s"] <= reads["read_max_s"]
-    record_bytes = row["prefetch_bytes"] // row["guessed"]
-    assert row["wasted_bytes"] == (row["guessed"] - row["guesses_used"]) * record_bytes
+    read, rest = divmod(row["prefetch_bytes"], 36_864)
+    assert rest == 0 and row["guesses_used"] <= read <= row["guessed"]
+    assert row["wasted_bytes"] == (read - row["guesses_used"]) * 36_864
     assert found["wasted_bytes"] == sum(each["wasted_bytes"] for each in found["layers"])
 
 
