@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 from autotune.errors import RequestInvalid
 from autotune.screen import Screen
 from streaming_core.errors import KernelWarning, SettingsError
-from streaming_core.hardware import Machine
+from streaming_core.hardware import Hardware, Machine
 from streaming_core.kernels.offer import missing
 from streaming_core.profile import Profile, load_profile
 from streaming_core.reading import native_missing
 from streaming_core.settings import Settings
+from streaming_core.units import format_size
 
 if TYPE_CHECKING:  # it imports MLX
     from streaming_core.models.outline import ModelOutline
@@ -29,6 +30,7 @@ __all__ = [
     "Context",
     "chosen_settings",
     "model_name",
+    "say_budget",
     "say_kernels",
     "say_reader",
     "say_settings",
@@ -148,10 +150,22 @@ def chosen_settings(args: argparse.Namespace, machine: Machine) -> Choice:
     return Choice(settings, reason, frozenset(values), profile)
 
 
-def say_settings(choice: Choice, screen: Screen) -> None:
-    """Where the settings come from, and what of this installation they have to do without."""
+def say_settings(choice: Choice, hardware: Hardware, screen: Screen) -> None:
+    """Where the settings come from, and what of this machine and installation they have to do without."""
     screen.notice(f"settings: {choice.reason}")
     say_reader(choice.settings, screen)
+    say_budget(choice.settings, hardware, screen)
+
+
+def say_budget(settings: Settings, hardware: Hardware, screen: Screen) -> None:
+    """Not an error: there may be swap, and the model need not take all of its budget."""
+    device = hardware.gpu_memory_bytes if hardware.backend == "cuda" else None
+    total, budget = device or hardware.memory_bytes, settings.memory.budget
+    if budget is not None and budget > total:
+        screen.notice(
+            f"a budget of {format_size(budget)} is more than the {format_size(total)} of memory that this machine has; "
+            "what does not fit is swapped, which is slower than reading experts, or ends the process"
+        )
 
 
 def say_reader(settings: Settings, screen: Screen) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import optuna
 
-from autotune.context import Context, chosen_settings, model_name, say_kernels, say_reader, set_values
+from autotune.context import Context, chosen_settings, model_name, say_budget, say_kernels, say_reader, set_values
 from autotune.errors import RequestInvalid
 from autotune.estimate import estimate
 from autotune.options import duration_s
@@ -50,6 +50,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     profile = _profile_at(path, machine)
     if not args.dry_run:
         _check_folder(path)
+    say_budget(request.base, machine.hardware(), screen)
     request = replace(request, priors=_priors(args, machine))
     outline = outline_of(model, place, screen.progress)
     subject = subject_of(model, outline, place)
