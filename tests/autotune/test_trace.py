@@ -67,6 +67,19 @@ def test_guesses_alone_read_nothing_and_their_cost_is_measured_token_by_token(
     assert found["guess_cost"]["without_s"] > 0
 
 
+def test_the_tables_say_what_their_columns_mean_and_in_what_unit(
+    tiny: Path, shared_cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["trace", "--model", str(tiny), "--cache-dir", str(shared_cache), "--profile", "none", "--prompts", "1"]
+    guesses = ["--set", "predict.kind=gate", "--set", "prefetch.backend=stage", "--set", "residency.slots=6"]
+    assert main([*words, "--tokens", "3", *guesses]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    before = {line.split()[1]: lines[n - 1] for n, line in enumerate(lines) if line.startswith("layer ")}
+    assert before["missed"].startswith("compute (") and "over 3 tokens; ms of a token:" in lines[0]
+    assert "window: ms from guess to need" in before["guessed"]
+    assert "reads in ms: in the queue" in before["demands"]
+
+
 def test_what_guessing_adds_is_told_from_waiting_for_reads() -> None:
     silent = [TokenTime(0.010, 0.004, 0.005, 0.001), TokenTime(0.029, 0.004, 0.005, 0.020)]
     guessing = [TokenTime(0.022, 0.005, 0.007, 0.010), TokenTime(0.013, 0.005, 0.007, 0.001)]
