@@ -5,6 +5,7 @@ The only module of the tuner's own process that opens models; trials do it in th
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,9 +69,9 @@ def read_bytes_of(outline: ModelOutline, settings: Settings, place: Place) -> di
 
 
 def is_packed(outline: ModelOutline, place: Place) -> bool:
-    """Whether every layer has a file, whatever is in it."""
+    """Whether something is in the place of every layer's file; else `open_store` packs."""
     folder = store_folder(place.cache_dir, outline.name, outline.fingerprint)
-    return all(layer_file(folder, layer).is_file() for layer in outline.layers)
+    return all(os.path.exists(layer_file(folder, layer)) for layer in outline.layers)
 
 
 def plan_of(outline: ModelOutline, settings: Settings, place: Place, batch: int = 1) -> MemoryPlan:

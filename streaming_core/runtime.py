@@ -19,11 +19,13 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from streaming_core.assemble import assemble, open_store
+from streaming_core.cache_limit import CacheLimit
 from streaming_core.engine import Engine
 from streaming_core.errors import ModelClosed, ModelNotSupported
 from streaming_core.hardware import Machine, default_budget_bytes, detect
 from streaming_core.in_force import settings_in_force, unread_settings
 from streaming_core.kernels.select import LayerChoice
+from streaming_core.layer_set import LayerSet
 from streaming_core.models.outline import ModelOutline, OpenModel, open_model
 from streaming_core.models.resolve import default_cache_dir, resolve_model
 from streaming_core.profile import Profile
@@ -36,8 +38,10 @@ from streaming_core.trace import Stats
 
 __all__ = ["StreamedModel", "inspect", "load", "plan"]
 
-# mlx_lm options that look at the prompt's tokens themselves, so mlx_lm has to see the prompt.
-_WHOLE_PROMPT_OPTIONS = ("logits_processors", "draft_model", "input_embeddings")
+# mlx_lm options that have to do with the prompt's tokens or passes, so mlx_lm has to see the prompt.
+_WHOLE_PROMPT_OPTIONS = (
+    "logits_processors", "draft_model", "input_embeddings", "kv_bits", "prompt_progress_callback",
+)  # fmt: skip
 
 
 class StreamedModel:
@@ -60,7 +64,7 @@ class StreamedModel:
         settings: Settings,
         memory_plan: MemoryPlan,
         engine: Engine,
-        restore_cache_limit: int,
+        cache_limit: CacheLimit,
     ) -> None:
         self.model: nn.Module = opened.model
         self.tokenizer = tokenizer
@@ -69,12 +73,20 @@ class StreamedModel:
         self.memory_plan = memory_plan
         self.outline = opened.outline
         self._engine = engine
-        self._restore_cache_limit = restore_cache_limit
+        self._cache_limit = cache_limit
         self._closed = False
         # Nothing but the output comes after the experts of the last decoder layer, so a pass that only fills caches
         # can do without them.
         last = opened.outline.decoder_layers - 1
         self._last_layer = last if last in memory_plan.streamed else None
+
+    def __repr__(self) -> str:
+        plan, outline = self.memory_plan, self.outline
+        in_part, whole = LayerSet.of(plan.streamed), LayerSet.of(set(outline.layers) - set(plan.streamed))
+        facts = [f"{plan.slots} of {outline.experts} experts of layers {in_part} in memory"] if plan.streamed else []
+        facts += [f"all of layers {whole}"] if whole.layers else []
+        facts += ["closed"] if self._closed else []
+        return f"<StreamedModel {outline.name} ({outline.model_type}): {'; '.join(facts)}>"
 
     def stats(self) -> Stats:
         """Counts since load or `reset_stats()`."""
@@ -137,9 +149,16 @@ class StreamedModel:
         """
         self._check_open()
         tokens = self._tokens(prompt)
-        cache = self.make_cache() if prompt_cache is None else prompt_cache
+        cache = self._cache_for(options) if prompt_cache is None else prompt_cache
         self._check_room(len(tokens), max_tokens, cache)
         return self._stream(tokens, max_tokens, cache, options)
+
+    def _cache_for(self, options: dict[str, Any]) -> list[Any]:
+        """As mlx_lm's stream_generate would make it: a draft model's entries follow those of the model."""
+        draft = options.get("draft_model")
+        if draft is not None:
+            return [*make_prompt_cache(self.model), *make_prompt_cache(draft)]
+        return list(make_prompt_cache(self.model, options.get("max_kv_size")))
 
     def _stream(
         self, tokens: list[int], max_tokens: int, cache: list[Any], options: dict[str, Any]
@@ -186,7 +205,7 @@ class StreamedModel:
         if self._closed:
             return
         self._engine.close()
-        mx.set_cache_limit(self._restore_cache_limit)
+        self._cache_limit.release()
         self._closed = True  # last: Ctrl-C may come between
 
     def __enter__(self) -> StreamedModel:
@@ -257,14 +276,14 @@ def load(
     )
     tokenizer = _tokenizer(opened)
     store = open_store(opened, settings, cache_dir, machine, on_progress)
-    before = mx.set_cache_limit(settings.memory.mlx_cache)
+    cache_limit = CacheLimit(settings.memory.mlx_cache)
     try:
         engine = assemble(opened, memory_plan, settings, store, machine, oracle, on_progress)
     except BaseException:
-        mx.set_cache_limit(before)
+        cache_limit.release()
         store.close()
         raise
-    return StreamedModel(opened, tokenizer, in_force, memory_plan, engine, before)
+    return StreamedModel(opened, tokenizer, in_force, memory_plan, engine, cache_limit)
 
 
 def _open(model: str | Path, cache_dir: Path, machine: Machine, on_progress: OnProgress) -> OpenModel:

@@ -76,7 +76,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     screen = context.screen
     choice = chosen_settings(args, place.machine)
     workload.check_room(choice.settings.memory.context)
-    say_settings(choice, screen)
+    say_settings(choice, place.machine.hardware(), screen)
     say_kernels(choice.settings, place.machine, screen)
     baseline = baseline_of(choice, model, place.machine.hardware(), screen)
     outline = outline_of(model, place, screen.progress)

@@ -57,7 +57,9 @@ def run(args: argparse.Namespace, context: Context) -> int:
     problems = sum(each.level is Level.PROBLEM for each in findings)
     warnings = sum(each.level is Level.WARNING for each in findings)
     summary = f"{problems} problem{'s' * (problems != 1)}, {warnings} warning{'s' * (warnings != 1)}"
-    screen.result(_data(readings, findings), summary, lambda console: _show(console, readings, findings, summary))
+    found = [f"{f.level.value} {f.about}: {f.text}" for f in findings if f.level in (Level.PROBLEM, Level.WARNING)]
+    text = "\n".join([summary, *found])
+    screen.result(_data(readings, findings), text, lambda console: _show(console, readings, findings, summary))
     return 1 if problems else 0
 
 

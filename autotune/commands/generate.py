@@ -25,7 +25,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
     if args.max_tokens < 1:
         raise RequestInvalid(f"--max-tokens must be at least 1, got {args.max_tokens}")
     model = model_name(args)
-    choice = chosen_settings(args, detect())
+    machine = detect()
+    choice = chosen_settings(args, machine)
     _restarted_for(choice.settings, context)
     prompt = _decoded(context.read_input() if args.prompt == "-" else args.prompt)
     if not prompt.strip():
@@ -33,7 +34,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     import streaming_core
 
     screen = context.screen
-    say_settings(choice, screen)
+    say_settings(choice, machine.hardware(), screen)
     loaded = streaming_core.load(model, choice.settings, cache_dir=args.cache_dir, on_progress=screen.progress)
     with loaded as streamed:
         choice.check(model, streamed.outline)

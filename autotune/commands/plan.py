@@ -49,7 +49,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     outline = outline_of(model, place, screen.progress, download=False)
     choice.check(model, outline)
     plan = plan_of(outline, settings, place, args.batch)
-    say_settings(choice, screen)
+    say_settings(choice, place.machine.hardware(), screen)
     say_checkpoint(outline, settings, screen)
     lines = _lines(outline, plan, settings, args.batch)
 

@@ -67,8 +67,9 @@ def _choice(args: argparse.Namespace, described: Described | None, context: Cont
     """This machine's profile says nothing of another machine."""
     if described is not None and args.profile is None:
         args = argparse.Namespace(**{**vars(args), "profile": "none"})
-    choice = chosen_settings(args, detect())
-    say_settings(choice, context.screen)
+    machine = detect()
+    choice = chosen_settings(args, machine)
+    say_settings(choice, machine.hardware() if described is None else described.hardware, context.screen)
     return choice
 
 

@@ -12,7 +12,16 @@ from typing import Any
 
 import optuna
 
-from autotune.context import Context, chosen_settings, model_name, say_kernels, say_reader, say_unused, set_values
+from autotune.context import (
+    Context,
+    chosen_settings,
+    model_name,
+    say_budget,
+    say_kernels,
+    say_reader,
+    say_unused,
+    set_values,
+)
 from autotune.errors import RequestInvalid
 from autotune.estimate import estimate
 from autotune.knobs import Params
@@ -54,6 +63,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     profile = _profile_at(path, machine)
     if not args.dry_run:
         _check_folder(path)
+    say_budget(request.base, machine.hardware(), screen)
     request = replace(request, priors=_priors(args, machine))
     outline = outline_of(model, place, screen.progress)
     say_unused(outline, screen)

@@ -35,13 +35,14 @@ def run(args: argparse.Namespace, context: Context) -> int:
     if args.guess_only and args.tokens < 2:
         raise RequestInvalid("--guess-only compares tokens with and without guesses: --tokens must be at least 2")
     model = model_name(args)
-    choice = chosen_settings(args, detect())
+    machine = detect()
+    choice = chosen_settings(args, machine)
     settings = _guessing_only(choice.settings) if args.guess_only else choice.settings
     import streaming_core
     from autotune.simulate.record import trace_of
 
     screen = context.screen
-    say_settings(choice, screen)
+    say_settings(choice, machine.hardware(), screen)
     oracle = None
     if args.oracle is not None:
         outline = streaming_core.inspect(model, cache_dir=args.cache_dir, on_progress=screen.progress)

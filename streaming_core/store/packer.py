@@ -61,6 +61,9 @@ def pack(
         for stale in folder.glob(".*.tmp"):
             stale.unlink()
         missing = [n for n, source in layers.items() if not _is_whole(folder, n, fingerprint, source)]
+        for path in (layer_file(folder, n) for n in missing):
+            if path.is_dir():  # no file can take its place, and nobody else's folder is deleted here
+                raise StoreInvalid(f"{path}: not a regular file; delete it and run `mlx-autotune pack` again")
         sizes = {n: _file_bytes(layers[n]) for n in missing}
         _check_room(folder, sum(sizes.values()), machine, needed)
         done = 0
