@@ -10,7 +10,14 @@ from streaming_core.layer import StreamedLayer
 from streaming_core.residency.bank import Bank
 from streaming_core.residency.table import SlotTable
 
-__all__ = ["StreamedSwitch"]
+__all__ = ["StreamedSwitch", "other_modules"]
+
+_EXPERTS = frozenset(("gate_proj", "up_proj", "down_proj", "fc1", "fc2", "activation"))
+
+
+def other_modules(switch: nn.Module) -> dict[str, nn.Module]:
+    """What a family hangs on mlx-lm's module beside the experts, and looks for there: muse_spark's norm after them."""
+    return {name: child for name, child in switch.children().items() if name not in _EXPERTS}
 
 
 class StreamedSwitch(nn.Module):  # type: ignore[misc]
@@ -20,6 +27,8 @@ class StreamedSwitch(nn.Module):  # type: ignore[misc]
         """`switch` computes over the arrays of `bank`; `number` is the decoder layer."""
         super().__init__()
         self.switch = switch
+        for name, module in other_modules(switch).items():
+            self[name] = module
         self._layer = StreamedLayer(number, engine, table, bank, switch)
 
     def __call__(self, x: mx.array, indices: mx.array) -> mx.array:

@@ -68,7 +68,7 @@ def open_model(folder: Path, name: str, hardware: Hardware) -> OpenModel:
     switches = find_switches(model, name)
     stub = ShapesOnly()
     for switch in switches:
-        put_module(model, switch.path, stub)
+        put_module(model, switch.path, stub.stand_in(switch.module))
     with _translated(folder, "cannot run it"):
         fixed, per_token, state = _kv_bytes(model)
     trunk = [a for _, a in tree_flatten(model.parameters())]
