@@ -87,18 +87,18 @@ def _ahead(opened: OpenModel, views: Mapping[int, Router], ahead: int) -> dict[i
 
 def _views(opened: OpenModel, plan: MemoryPlan, kind: str) -> dict[int, Router]:
     """Of the streamed layers' routers.  Raises ModelNotSupported: none is known, or none as this kind of guess asks."""
-    views = {n: view for n in plan.streamed if (view := router_view(opened.model.layers[n])) is not None}
-    name, family = opened.outline.name, opened.outline.model_type
-    if not views:
+    outline = opened.outline
+    if not outline.guess_kinds:
         raise ModelNotSupported(
-            f"{name}: guessing by router is not known for {family}; use predict.kind frequency or none"
+            f"{outline.name}: guessing by router is not known for {outline.model_type}; "
+            "use predict.kind frequency or none"
         )
-    if kind != "gate" and not all(view.shares_input for view in views.values()):
+    if kind not in outline.guess_kinds:
         raise ModelNotSupported(
-            f"{name}: predict.kind {kind} takes what the experts are given for what the router is given, "
-            f"which is something else in {family}; use predict.kind gate, frequency or none"
+            f"{outline.name}: predict.kind {kind} takes what experts are given for what their router is given, which "
+            f"is something else in {outline.model_type}; use predict.kind gate, frequency or none"
         )
-    return views
+    return {n: view for n in plan.streamed if (view := router_view(opened.model.layers[n])) is not None}
 
 
 def make_prefetch(

@@ -21,6 +21,7 @@ from streaming_core.errors import ModelNotSupported
 from streaming_core.hardware import Hardware
 from streaming_core.kernels.formats import ExpertFormat, Unknown, format_of
 from streaming_core.models.fingerprint import fingerprint
+from streaming_core.models.routers import guess_kinds
 from streaming_core.models.switches import ShapesOnly, Switch, find_switches, put_module
 from streaming_core.residency.memory import MemoryDemand
 
@@ -43,6 +44,7 @@ class ModelOutline:
     expert_bytes: int  # of all records
     demand: MemoryDemand
     formats: tuple[ExpertFormat | Unknown, ...] = ()  # each that some layer has, once
+    guess_kinds: tuple[str, ...] = ()  # values of predict.kind that ask routers and can be had
 
 
 @dataclass(slots=True)
@@ -98,6 +100,7 @@ def open_model(folder: Path, name: str, hardware: Hardware) -> OpenModel:
             staging_bytes=_staging_bytes(switches, stub.top_k, hardware),
         ),
         formats=tuple(dict.fromkeys(_format(switch, stub.dtype) for switch in switches)),
+        guess_kinds=guess_kinds(model.layers[s.layer] for s in switches),
     )
     if len({s.experts for s in switches}) != 1:
         raise ModelNotSupported(f"{name}: its layers have different numbers of experts, which is not supported yet")

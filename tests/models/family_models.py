@@ -37,11 +37,16 @@ def _imports(text: str) -> set[str]:
     return {word for one, several in _IMPORT.findall(text) for word in re.findall(r"\w+", one or several)}
 
 
+def bare_model(config: dict[str, Any]) -> nn.Module:
+    """mlx-lm's model as it begins; nothing is computed."""
+    file = importlib.import_module(f"mlx_lm.models.{config['model_type']}")
+    return file.Model(file.ModelArgs.from_dict(json.loads(json.dumps(config))))
+
+
 def make_model(config: dict[str, Any], seed: int = 0) -> nn.Module:
     """mlx-lm's model with random weights; what it begins with as zeros (routers, biases) is random too."""
-    file = importlib.import_module(f"mlx_lm.models.{config['model_type']}")
     mx.random.seed(seed)
-    model = file.Model(file.ModelArgs.from_dict(json.loads(json.dumps(config))))
+    model = bare_model(config)
     changed = []
     for name, value in tree_flatten(model.parameters()):
         if not mx.any(value).item():

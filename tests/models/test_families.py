@@ -8,6 +8,7 @@ import mlx.core as mx
 import pytest
 from family_configs import EXPERTS, FAMILIES
 from family_models import logits, make_model, model_files_with_experts, text, write_checkpoint
+from family_table import PAGE, page
 from metal_stand_ins import stand_in_for_metal
 from mlx_lm.utils import load_model
 
@@ -34,6 +35,10 @@ def test_every_model_file_with_experts_is_in_the_table() -> None:
         f"this mlx-lm has model files with experts that nobody has tried to stream: {', '.join(unknown)}; "
         "give each a tiny config in tests/models/family_configs.py, and see what the other tests here say"
     )
+
+
+def test_the_page_of_families_is_up_to_date() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "run: python tests/models/family_table.py"
 
 
 def after_prefill(model: streaming_core.StreamedModel) -> mx.array:

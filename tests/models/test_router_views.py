@@ -12,10 +12,11 @@ import mlx.nn as nn
 import numpy as np
 import pytest
 from family_configs import FAMILIES
-from family_models import make_model, text, write_checkpoint
+from family_models import logits, make_model, text, write_checkpoint
 from metal_stand_ins import stand_in_for_metal
 from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.utils import load_model
 
 import streaming_core
 from streaming_core import Settings
@@ -103,6 +104,18 @@ def test_a_model_that_stands_still_is_guessed_perfectly(name: str, tmp_path: Pat
             mx.eval(streamed.model(mx.array([[token]]), cache=cache))
         found = {n: guess.recall(streamed.outline.top_k) for n, guess in recorder.guesses.items()}
         assert found == dict.fromkeys(streamed.outline.layers[1:], 1.0)
+
+
+@pytest.mark.parametrize("name", GUESSED)
+def test_guesses_leave_the_logits_as_they_are(name: str, tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / name, make_model(FAMILIES[name]), FAMILIES[name])
+    resident, _ = load_model(folder)
+    kind = streaming_core.inspect(folder).guess_kinds[0]
+    wanted = Settings().with_values({"residency.slots": 5, "predict.kind": kind, "prefetch.backend": "slots"})
+    with streaming_core.load(folder, wanted, cache_dir=tmp_path / "cache") as streamed:
+        for call in [(7, 10), (65, 2)]:
+            assert mx.array_equal(logits(streamed.model, *call), logits(resident, *call)), call
+        assert streamed.stats().guessed > 0
 
 
 def ends_a_layer(path: str) -> bool:

@@ -5,7 +5,7 @@ A view reads the layer's own modules; it never changes them.  A layer without a 
 
 from __future__ import annotations
 
-from streaming_core.models.routers.families import FAMILIES, family_of, input_norm, router_view
+from streaming_core.models.routers.families import FAMILIES, family_of, guess_kinds, input_norm, router_view
 from streaming_core.models.routers.view import Router
 
-__all__ = ["FAMILIES", "Router", "family_of", "input_norm", "router_view"]
+__all__ = ["FAMILIES", "Router", "family_of", "guess_kinds", "input_norm", "router_view"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -13,7 +13,7 @@ from streaming_core.models.routers.shape import LayerShape
 from streaming_core.models.routers.unusual import GemmaLayer, ZeroExpertLayer
 from streaming_core.models.routers.view import Router
 
-__all__ = ["FAMILIES", "family_of", "input_norm", "router_view"]
+__all__ = ["FAMILIES", "family_of", "guess_kinds", "input_norm", "router_view"]
 
 
 class Family(Protocol):
@@ -110,6 +110,14 @@ def router_view(layer: nn.Module) -> Router | None:
     """The view of a decoder layer, or None where it has no experts or its router is not known here."""
     family = FAMILIES.get(family_of(layer))
     return None if family is None else family.view(layer)
+
+
+def guess_kinds(layers: Iterable[nn.Module]) -> tuple[str, ...]:
+    """The values of predict.kind that ask routers, as far as those of these decoder layers can be asked."""
+    views = [view for layer in layers if (view := router_view(layer)) is not None]
+    if not views:
+        return ()
+    return ("gate_input", "cascade", "gate") if all(view.shares_input for view in views) else ("gate",)
 
 
 def input_norm(layer: nn.Module) -> tuple[Any, str | int] | None:
