@@ -71,7 +71,7 @@ def open_model(folder: Path, name: str, hardware: Hardware) -> OpenModel:
     stub = ShapesOnly()
     for switch in switches:
         put_module(model, switch.path, stub.stand_in(switch.module))
-    with _translated(folder, "cannot run it"):
+    with _translated(folder, "cannot run it", "check config.json, and whether this machine can run it at all"):
         fixed, per_token, state = _kv_bytes(model)
     trunk = [a for _, a in tree_flatten(model.parameters())]
     first = switches[0]
@@ -108,14 +108,14 @@ def open_model(folder: Path, name: str, hardware: Hardware) -> OpenModel:
 
 
 @contextmanager
-def _translated(folder: Path, what: str) -> Iterator[None]:
+def _translated(folder: Path, what: str, advice: str = "check config.json or download it again") -> Iterator[None]:
     """mlx-lm believes a config; one that is wrong shows as whatever Python or MLX make of it."""
     try:
         yield
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError, OSError) as err:
         kind = f"{type(err).__name__} " if isinstance(err, LookupError) else ""
         reason = kind + " ".join(str(err).split())[:300]
-        raise ModelNotSupported(f"{folder}: mlx-lm {what}: {reason}; check config.json or download it again") from err
+        raise ModelNotSupported(f"{folder}: mlx-lm {what}: {reason}; {advice}") from err
 
 
 def _kv_bytes(model: nn.Module) -> tuple[int, int, int]:

@@ -14,18 +14,19 @@ from mlx_lm.utils import load_model
 
 import streaming_core
 from streaming_core import Settings
+from streaming_core.errors import ModelNotSupported
 
 CALLS = [(1, 3), (7, 20), (65, 1), (200, 1)]  # tokens of a prompt, tokens decoded after it
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def without_metal(monkeypatch: pytest.MonkeyPatch) -> None:
     if not mx.metal.is_available():
         stand_in_for_metal(monkeypatch)
 
 
-def settings(slots: int) -> Settings:
-    return Settings().with_values({"residency.slots": slots})
+def settings(slots: int, layout: str) -> Settings:
+    return Settings().with_values({"residency.slots": slots, "store.layout": layout})
 
 
 def test_every_model_file_with_experts_is_in_the_table() -> None:
@@ -51,6 +52,7 @@ def after_prefill(model: streaming_core.StreamedModel) -> mx.array:
 
 @pytest.mark.parametrize("quantized", [False, True], ids=["float32", "4 bits"])
 @pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.usefixtures("without_metal")
 def test_a_streamed_family_gives_the_resident_models_logits(name: str, quantized: bool, tmp_path: Path) -> None:
     config = FAMILIES[name]
     folder = write_checkpoint(tmp_path / name, make_model(config), config, quantized=quantized)
@@ -60,9 +62,18 @@ def test_a_streamed_family_gives_the_resident_models_logits(name: str, quantized
     after_prompt = logits(resident, 64, 1)[-1]
     assert all(mx.all(mx.isfinite(out)).item() for out in expected)
     top_k = streaming_core.inspect(folder).top_k
+    layout = "checkpoint" if quantized else "packed"
     for slots in [top_k] if quantized else [top_k, 5, EXPERTS]:
-        with streaming_core.load(folder, settings(slots), cache_dir=tmp_path / "cache") as model:
+        with streaming_core.load(folder, settings(slots, layout), cache_dir=tmp_path / "cache") as model:
             for call, out in zip(calls, expected, strict=True):
                 assert mx.array_equal(logits(model.model, *call), out), (slots, call)
             assert model.stats().misses > 0
             assert mx.array_equal(after_prefill(model), after_prompt), slots
+
+
+@pytest.mark.skipif(mx.metal.is_available(), reason="runs where there is Metal")
+def test_a_family_that_needs_metal_says_so_elsewhere(tmp_path: Path) -> None:
+    config = FAMILIES["muse_spark"]
+    folder = write_checkpoint(tmp_path / "muse_spark", make_model(config), config)
+    with pytest.raises(ModelNotSupported, match=r"muse_spark: mlx-lm cannot run it: .*No Metal.*whether this machine"):
+        streaming_core.load(folder, settings(4, "packed"), cache_dir=tmp_path / "cache")
