@@ -87,7 +87,10 @@ FAMILIES: dict[str, Config] = {
     },
     "deepseek_v3": _DENSE_FIRST,
     "deepseek_v32": {**_INDEXER, **_DENSE_FIRST},
-    "deepseek_v41": {"o_groups": 2, "o_lora_rank": 32, "rms_norm_eps": 1e-6, "hc_mult": 2, **_INDEXER},
+    "deepseek_v41": {
+        "o_groups": 2, "o_lora_rank": 32, "rms_norm_eps": 1e-6, "hc_mult": 2, "num_hidden_layers": 3,
+        "compress_ratios": [0, 4, 4], "kv_source_layer_ids": [1], "index_source_layer_ids": [1], **_INDEXER,
+    },
     "dots1": _DENSE_FIRST,
     "ernie4_5_moe": {"use_bias": True},
     "exaone_moe": {"layer_types": _ALTERNATING, "is_moe_layer": [True, True]},
@@ -141,7 +144,13 @@ FAMILIES: dict[str, Config] = {
         "swa_num_key_value_heads": 2, "swa_head_dim": 32, "swa_v_head_dim": 32,
     },
     "minimax": {},
-    "minimax_m3_vl": _wrapped({"dense_intermediate_size": 64, "moe_layer_freq": [0, 1, 1], "num_hidden_layers": 3}),
+    "minimax_m3_vl": _wrapped({
+        "dense_intermediate_size": 64, "moe_layer_freq": [0, 1, 1], "num_hidden_layers": 3,
+        "sparse_attention_config": {
+            "sparse_num_index_heads": 2, "sparse_index_dim": 32, "sparse_block_size": 16, "sparse_topk_blocks": 2,
+            "sparse_attention_freq": [0, 1, 1],
+        },
+    }),
     "mistral3": _wrapped({"model_type": "mistral4", **_MISTRAL}),
     "mistral4": _MISTRAL,
     "mixtral": {},

@@ -22,14 +22,16 @@ _SWITCH = re.compile(r"\bSwitch(GLU|MLP)\b")
 _IMPORT = re.compile(r"^from \.(\w+) import|^from \. import (.+)$", re.MULTILINE)
 
 
-def model_files_with_experts() -> dict[str, bool]:
-    """Name of each model file -> whether it calls a switch itself; the others build on one that does."""
-    folder = Path(mlx_lm.models.__path__[0])
+MODEL_FILES = Path(mlx_lm.models.__path__[0])
+
+
+def model_files_with_experts(folder: Path = MODEL_FILES) -> set[str]:
+    """Names of the model files that call a switch, or that build on one that does."""
     sources = {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*.py")}
     models = {name: text for name, text in sources.items() if re.search(r"^class Model\b", text, re.MULTILINE)}
-    found = {name: True for name, text in models.items() if _SWITCH.search(text)}
-    while more := {name for name, text in models.items() if name not in found and _imports(text) & found.keys()}:
-        found.update(dict.fromkeys(more, False))
+    found = {name for name, text in models.items() if _SWITCH.search(text)}
+    while more := {name for name, text in models.items() if name not in found and _imports(text) & found}:
+        found |= more
     return found
 
 

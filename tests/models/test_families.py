@@ -31,11 +31,24 @@ def settings(slots: int, layout: str) -> Settings:
 
 def test_every_model_file_with_experts_is_in_the_table() -> None:
     found = model_files_with_experts()
-    unknown = sorted(found.keys() - FAMILIES.keys())
+    unknown = sorted(found - FAMILIES.keys())
     assert not unknown, (
         f"this mlx-lm has model files with experts that nobody has tried to stream: {', '.join(unknown)}; "
         "give each a tiny config in tests/models/family_configs.py, and see what the other tests here say"
     )
+
+
+def test_a_new_model_file_is_found_by_its_switch_or_by_what_it_builds_on(tmp_path: Path) -> None:
+    sources = {
+        "moe": "from .switch_layers import SwitchGLU\nclass Model: ...",
+        "wrapper": "from . import base, moe\nclass Model: ...",
+        "outer": "from .wrapper import Model as Inner\nclass Model: ...",
+        "dense": "from .base import Args\nclass Model: ...",
+        "switch_layers": "class SwitchGLU: ...",
+    }
+    for name, source in sources.items():
+        (tmp_path / f"{name}.py").write_text(source)
+    assert model_files_with_experts(tmp_path) == {"moe", "wrapper", "outer"}
 
 
 def test_the_page_of_families_is_up_to_date() -> None:
@@ -69,6 +82,13 @@ def test_a_streamed_family_gives_the_resident_models_logits(name: str, quantized
                 assert mx.array_equal(logits(model.model, *call), out), (slots, call)
             assert model.stats().misses > 0
             assert mx.array_equal(after_prefill(model), after_prompt), slots
+
+
+def test_the_largest_top_k_of_any_layer_counts(tmp_path: Path) -> None:
+    config = FAMILIES["hunyuan"]
+    assert config["moe_topk"] == [3, 2]
+    folder = write_checkpoint(tmp_path / "hunyuan", make_model(config), config)
+    assert streaming_core.inspect(folder).top_k == 3
 
 
 @pytest.mark.skipif(mx.metal.is_available(), reason="runs where there is Metal")
