@@ -197,7 +197,7 @@ class StreamedModel:
             raise ModelClosed
 
     def _check_room(self, prompt_tokens: int, max_tokens: int, cache: Sequence[Any]) -> None:
-        held = max((entry.size() or getattr(entry, "offset", 0) for entry in cache), default=0)
+        held = max((_tokens_held(entry) for entry in cache), default=0)
         check_context(self.memory_plan, self.settings.memory.context, held, prompt_tokens, max_tokens)
 
     def close(self) -> None:
@@ -292,6 +292,12 @@ def _open(model: str | Path, cache_dir: Path, machine: Machine, on_progress: OnP
     if not opened.switches:
         raise ModelNotSupported(f"{source.name}: no routed experts found")
     return opened
+
+
+def _tokens_held(entry: Any) -> int:
+    """Of one layer's cache.  deepseek_v41's has no size, and a recurrent one's is always 0."""
+    size = int(entry.size()) if hasattr(entry, "size") else 0
+    return size or int(getattr(entry, "offset", 0))
 
 
 def _tokenizer(opened: OpenModel) -> TokenizerWrapper:

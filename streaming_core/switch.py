@@ -14,7 +14,14 @@ from streaming_core.layer import StreamedLayer
 from streaming_core.residency.bank import Bank
 from streaming_core.residency.table import SlotTable
 
-__all__ = ["StreamedSwitch"]
+__all__ = ["StreamedSwitch", "other_modules"]
+
+_EXPERTS = frozenset(("gate_proj", "up_proj", "down_proj", "fc1", "fc2", "activation"))
+
+
+def other_modules(switch: nn.Module) -> dict[str, nn.Module]:
+    """What a family hangs on mlx-lm's module beside the experts, and looks for there: muse_spark's norm after them."""
+    return {name: child for name, child in switch.children().items() if name not in _EXPERTS}
 
 
 _REMEDY = "keep its layer in memory (residency.resident_layers)"
@@ -29,6 +36,8 @@ class StreamedSwitch(nn.Module):  # type: ignore[misc]
     def __init__(self, number: int, switch: nn.Module, table: SlotTable, bank: Bank, engine: Engine) -> None:
         """`switch` computes over the arrays of `bank`; `number` is the decoder layer."""
         super().__init__()
+        for name, module in other_modules(switch).items():
+            self[name] = module
         self._layer = StreamedLayer(number, engine, table, bank, switch)
         for path, module in switch.named_modules():
             if isinstance(module, SwitchLinear | QuantizedSwitchLinear):

@@ -59,8 +59,9 @@ def predicted_tps(asked: Outlook) -> list[float | None]:
     place = Place(detect(), asked.cache_dir)
     outline = outline_of(asked.model, place)
     base = Settings.from_mapping(asked.base)
+    kind = KINDS[0] if KINDS[0] in outline.guess_kinds else "none"
     recording = base.with_values(
-        {"residency.resident_layers": "none", "predict.kind": KINDS[0], "prefetch.backend": "none"}
+        {"residency.resident_layers": "none", "predict.kind": kind, "prefetch.backend": "none"}
     )
     trace = record_workload(outline, recording, _short(asked.workload), place)
     read_bytes = read_bytes_of(outline, base, place)

@@ -145,11 +145,11 @@ def _few_names(message: str) -> str:
 
 
 @contextmanager
-def translated(folder: Path, what: str) -> Iterator[None]:
+def translated(folder: Path, what: str, advice: str = "check config.json or download it again") -> Iterator[None]:
     """mlx-lm believes a config; one that is wrong shows as whatever Python or MLX make of it."""
     try:
         yield
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError, OSError) as err:
         kind = f"{type(err).__name__} " if isinstance(err, LookupError) else ""
         reason = kind + " ".join(str(err).split())[:300]
-        raise ModelNotSupported(f"{folder}: mlx-lm {what}: {reason}; check config.json or download it again") from err
+        raise ModelNotSupported(f"{folder}: mlx-lm {what}: {reason}; {advice}") from err

@@ -21,6 +21,7 @@ from streaming_core.models.cache_bytes import cache_bytes
 from streaming_core.models.direct import find_places
 from streaming_core.models.fingerprint import fingerprint
 from streaming_core.models.load import load_lazily, translated
+from streaming_core.models.routers import guess_kinds
 from streaming_core.models.switches import ShapesOnly, Switch, find_switches, put_module
 from streaming_core.residency.memory import MemoryDemand
 from streaming_core.store.index import TensorPlace, read_index
@@ -48,6 +49,7 @@ class ModelOutline:
     unused: tuple[str, ...] = ()  # tensors of the checkpoint that the model has no place for
     indirect: str | None = None  # why experts cannot be read from the checkpoint as it is
     tensors: str = "stacked tensors"  # how experts lie in it, where they can
+    guess_kinds: tuple[str, ...] = ()  # values of predict.kind that ask routers and can be had
 
     def layout(self, wanted: str) -> str:
         """The `store.layout` in force where `wanted` is set."""
@@ -86,8 +88,8 @@ def open_model(folder: Path, name: str, hardware: Hardware) -> OpenModel:
     switches = find_switches(model, name)
     stub = ShapesOnly()
     for switch in switches:
-        put_module(model, switch.path, stub)
-    with translated(folder, "cannot run it"):
+        put_module(model, switch.path, stub.stand_in(switch.module))
+    with translated(folder, "cannot run it", "check config.json, and whether this machine can run it at all"):
         kept = cache_bytes(model)
     places, indirect = _places(index, switches)
     trunk = [a for _, a in tree_flatten(model.parameters())]
@@ -123,6 +125,7 @@ def open_model(folder: Path, name: str, hardware: Hardware) -> OpenModel:
         unused=loaded.unused,
         indirect=indirect,
         tensors=" or ".join(dict.fromkeys(place.layout for place in places.values())),
+        guess_kinds=guess_kinds(model.layers[s.layer] for s in switches),
     )
     if len({s.experts for s in switches}) != 1:
         raise ModelNotSupported(f"{name}: its layers have different numbers of experts, which is not supported yet")
