@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from autotune.errors import RequestInvalid
@@ -78,6 +78,18 @@ class TuneRequest:
         """What the user fixed, as YAML has it: the default that is measured is the built-in one with these."""
         plain = self.base.to_mapping()
         return {key: plain[key.partition(".")[0]][key.partition(".")[2]] for key in sorted(self.fixed)}
+
+    def workload_facts(self) -> dict[str, Any]:
+        """How speed was measured, for a result; the texts themselves stay out."""
+        lengths = {key: value for key, value in asdict(self.workload).items() if key != "passages"}
+        return {
+            **lengths,
+            "hash": self.workload.content_hash,
+            "passages": len(self.workload.passages),
+            "repeats": self.repeats,
+            "pages": self.pages.value,
+            "objective": self.objective.value,
+        }
 
     def identity(self, subject: Subject) -> StudyIdentity:
         return StudyIdentity(
