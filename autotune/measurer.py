@@ -12,6 +12,7 @@ from autotune.events import OnEvent, TrialFinished, TrialProgressed, TrialStarte
 from autotune.history import Config
 from autotune.journal import Journal, Purpose, Record
 from autotune.judge import Judge
+from autotune.peers import ALONE, Peers
 from autotune.runner import Runner
 from autotune.trial import Crashed, Infeasible, Measured, Outcome, TimedOut, TrialSpec, outcome_to_json
 from streaming_core.settings import Settings
@@ -34,6 +35,7 @@ class Measurer:
         template: TrialSpec,
         on_event: OnEvent,
         clock: Callable[[], float] = time.monotonic,
+        peers: Peers = ALONE,
     ) -> None:
         """`template` is the trial of the default; other trials differ from it in their settings."""
         self._runner = runner
@@ -42,6 +44,7 @@ class Measurer:
         self._template = template
         self._base = Settings.from_mapping(template.settings)
         self._on_event = on_event
+        self._peers = peers
         self.clock = clock
         self.planned: int | None = None
         self.durations: list[float] = []
@@ -57,25 +60,32 @@ class Measurer:
         return len(self._journal.records) - 1
 
     def measure(self, config: Config, purpose: Purpose) -> Outcome:
+        """The outcome; where another process was about to measure these settings in the search, that one's."""
         number = len(self._journal.records) + 1
+        begun = Record(
+            purpose=purpose,
+            params=config.params,
+            settings=config.settings.to_mapping(),
+            outcome=Crashed(reason="not over"),
+            started_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            duration_s=0.0,
+        )
+        if (elsewhere := self._peers.begin(begun, number - 1)) is not None:
+            return elsewhere
         changes = config.settings.changes_from(self._base)
         self._on_event(TrialStarted(number, self.planned, purpose.value, changes))
-        started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
         start = self.clock()
         spec = replace(self._template, settings=config.settings.to_mapping())
-        outcome = self._runner.run(spec, lambda stage: self._on_event(TrialProgressed(stage)))
+        try:
+            outcome = self._runner.run(spec, lambda stage: self._on_event(TrialProgressed(stage)))
+        except BaseException:
+            self._peers.drop()
+            raise
         duration_s = self.clock() - start
         self.durations.append(duration_s)
-        self._journal.append(
-            Record(
-                purpose=purpose,
-                params=config.params,
-                settings=config.settings.to_mapping(),
-                outcome=outcome,
-                started_at=started_at,
-                duration_s=duration_s,
-            )
-        )
+        record = replace(begun, outcome=outcome, duration_s=duration_s)
+        self._journal.append(record)
+        self._peers.end(record)
         if purpose == Purpose.DEFAULT and isinstance(outcome, Measured):
             self.learn_default(outcome, duration_s)
         self._on_event(self._finished(number, outcome, duration_s))

@@ -57,6 +57,7 @@ class TuneRequest:
     fresh: bool = False  # set earlier results aside
     priors: tuple[Settings, ...] = ()
     version: str = ""
+    storage: str | None = None  # address of a database, for a study that several machines share
 
     def __post_init__(self) -> None:
         if self.trials is None and self.time_s is None:
@@ -69,6 +70,8 @@ class TuneRequest:
             raise RequestInvalid(f"repeats must be at least 1, got {self.repeats}")
         if not 0 <= self.seed <= _LARGEST_SEED:
             raise RequestInvalid(f"seed must be from 0 to {_LARGEST_SEED}, got {self.seed}")
+        if self.fresh and self.storage is not None:
+            raise RequestInvalid("--fresh would leave out what other machines found; name another database instead")
         self.workload.check_room(self.base.memory.context)
 
     def procedure(self) -> Procedure:

@@ -13,9 +13,10 @@ from autotune.dead import dead_knobs, dead_notices
 from autotune.errors import WorkerFailed
 from autotune.events import BestChanged, Notice, OnEvent, PhaseStarted, ResultReady, TuneEvent
 from autotune.history import Config, History
-from autotune.journal import Journal, Purpose
+from autotune.journal import Journal, Purpose, Record
 from autotune.judge import Judge
 from autotune.measurer import Measurer
+from autotune.peers import Peers
 from autotune.probe import DiskRow
 from autotune.proposals import Proposals
 from autotune.race import RaceResult, run_race
@@ -57,9 +58,9 @@ def tune(
         KeyboardInterrupt: before the default was measured; there is no result yet.
     """
     start = clock()
-    journal, space = open_study(request, subject, cache_dir / "studies", on_event)
+    journal, space, peers = open_study(request, subject, cache_dir / "studies", on_event)
     with journal:
-        tuning = _Tuning(request, subject, journal, space, start, on_best)
+        tuning = _Tuning(request, subject, journal, space, peers, start, on_best)
         on_event(PhaseStarted("probe"))
         tuning.disk = tuple(probe())
         tuning.begin(runner, cache_dir, on_event, clock)
@@ -77,10 +78,12 @@ class _Tuning:
         subject: Subject,
         journal: Journal,
         space: Space,
+        peers: Peers,
         start: float,
         on_best: Callable[[TuneResult], None],
     ) -> None:
         self.disk: tuple[DiskRow, ...] = ()
+        self._peers = peers
         self._on_best = on_best
         self._race_result = RaceResult()
         self._ended = ""
@@ -105,7 +108,7 @@ class _Tuning:
             procedure=self._request.procedure(),
         )
         self._prepared_s = clock() - self._start
-        self._measurer = Measurer(runner, self._journal, self._judge, spec, on_event, clock)
+        self._measurer = Measurer(runner, self._journal, self._judge, spec, on_event, clock, peers=self._peers)
         known = [each for each in self._journal.records if each.purpose is Purpose.DEFAULT]
         for record in known:
             if isinstance(record.outcome, Measured):
@@ -119,25 +122,32 @@ class _Tuning:
                 reason = getattr(outcome, "reason", "nothing was heard from the worker for too long")
                 raise WorkerFailed(f"the default settings do not run: {reason}")
             first = outcome
-        self._rank(replace(self._space.facts, ranking=by_wait(self._subject.facts.layers, first)))
+        ranking = self._peers.agree("ranking", by_wait(self._subject.facts.layers, first))
+        self._rank(replace(self._space.facts, ranking=tuple(ranking)))
         try:
             guessed = self._guesses_everywhere()
         except KeyboardInterrupt:  # the default is known, so there is a result; nothing else is measured
             self._interrupted = True
         else:
-            if isinstance(guessed, Measured):
-                facts = self._space.facts
-                self._rank(replace(facts, guess_ranking=by_guesses(facts.ranking, guessed)))
+            facts = self._space.facts
+            ours = by_guesses(facts.ranking, guessed) if isinstance(guessed, Measured) else None
+            agreed = self._peers.agree("guess_ranking", ours)
+            if agreed is not None:
+                self._rank(replace(facts, guess_ranking=tuple(agreed)))
 
     def _rank(self, facts: SpaceFacts) -> None:
         """What proposals mean depends on the rankings, so the history is made anew."""
         self._whole = replace(self._whole, facts=facts)
         self._space = self._whole.without(self._dead)
         self._history = History(self._space)
-        for record in self._journal.records:
+        for record in self._records():
             if record.purpose.explores:
                 config = self._history.config(self._space.canonical(record.params))
                 self._history.add(config, record.outcome)
+
+    def _records(self) -> list[Record]:
+        """Of this process, and of others as far as they are taken in."""
+        return [*self._journal.records, *self._peers.known.values()]
 
     def _guesses_everywhere(self) -> Outcome | None:
         """How the trial ended that ranks layers by what guesses gain them; None where there is none.
@@ -219,11 +229,24 @@ class _Tuning:
 
     def _run_search(self) -> None:
         priors = [self._space.to_params(each) for each in self._request.priors]
-        outdated = lambda: self._dead_now().keys() != self._dead.keys()  # noqa: E731
-        self._ended = self._search.run(self._proposals(), priors, outdated)
+        proposals = self._proposals()
+        self._ended = self._search.run(proposals, priors, lambda: self._outdated(proposals))
+
+    def _outdated(self, proposals: Proposals) -> bool:
+        """Takes in what others found; whether the space must be made anew."""
+        names = self._peers.news()
+        self._history.busy = self._peers.busy
+        for name in names:
+            record = self._peers.known[name]
+            config = self._history.config(self._space.canonical(record.params))
+            self._history.add(config, record.outcome)
+            proposals.add(config.params, self._judge.judge(record.outcome), name)
+        if names:
+            self._say_best()
+        return self._dead_now().keys() != self._dead.keys()
 
     def _dead_now(self) -> dict[str, str]:
-        return dead_knobs(self._whole, self._journal.records)
+        return dead_knobs(self._whole, self._records())
 
     def _drop_dead(self, on_event: OnEvent) -> bool:
         """Makes the space anew without the knobs that do nothing; True if others are missing than before.
@@ -240,7 +263,12 @@ class _Tuning:
 
     def _proposals(self) -> Proposals:
         return Proposals.open(
-            self._journal.folder, self._space, self._journal.records, self._judge, seed=self._request.seed
+            self._journal.folder,
+            self._space,
+            self._journal.records,
+            self._judge,
+            seed=self._request.seed,
+            others=self._peers.known,
         )
 
     def _deadline(self) -> float:
@@ -297,4 +325,5 @@ class _Tuning:
             "combinations": self._space.size,
             "study": self._journal.folder.name,
             "dead": self._dead,
+            **({"of_others": len(self._peers.known)} if self._request.storage is not None else {}),
         }

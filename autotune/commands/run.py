@@ -21,6 +21,7 @@ from autotune.probe import DiskRow, probe_disk
 from autotune.request import Subject, TuneRequest
 from autotune.result import Status, TuneResult, rounded
 from autotune.runner import WorkerRunner
+from autotune.shared_study import without_password
 from autotune.space import Objective
 from autotune.subject import probe_plan, subject_of
 from autotune.tables import dry_run_table, result_table
@@ -58,7 +59,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
         screen.result(found.to_json(), found.summary, lambda console: dry_run_table(console, found))
         return 0
     optuna.logging.set_verbosity(optuna.logging.ERROR)  # what it has to say about studies is said by the screen
-    output = _Output(path, profile, outline, machine, context.command_line)
+    output = _Output(path, profile, outline, machine, _shown(context.command_line, args.storage))
     result = _tuned(request, subject, outline, place, context, output.write_best)
     if result.status is Status.INTERRUPTED:
         where = place.cache_dir / "studies" / str(result.search["study"])
@@ -115,6 +116,11 @@ class _Output:
         return result.status is Status.INTERRUPTED or (result.search["tried"] == 0 and bool(tried))
 
 
+def _shown(command: str, storage: str | None) -> str:
+    """Profiles are passed on: no password of a database in them."""
+    return command if storage is None else command.replace(storage, without_password(storage))
+
+
 def request_of(args: argparse.Namespace, priors: tuple[Settings, ...]) -> TuneRequest:
     """Raises RequestInvalid, SettingsError."""
     values = set_values(args)
@@ -133,6 +139,7 @@ def request_of(args: argparse.Namespace, priors: tuple[Settings, ...]) -> TuneRe
         fresh=args.fresh,
         priors=priors,
         version=program_version(),
+        storage=args.storage,
     )
 
 
