@@ -34,9 +34,9 @@ class Config:
         return statistics.median(judge.judge(outcome).score for outcome in self.outcomes)
 
     def feasible(self, judge: Judge) -> bool:
-        """Whether most of its trials kept every constraint, and none failed or said something else."""
+        """Whether most of its trials kept every constraint, and none failed, said something else or was given up."""
         verdicts = [judge.judge(outcome) for outcome in self.outcomes]
-        if any(name in verdict.broken for verdict in verdicts for name in ("failed", "tokens")):
+        if any(name in verdict.broken for verdict in verdicts for name in ("failed", "tokens", "hopeless")):
             return False
         return sum(verdict.feasible for verdict in verdicts) * 2 > len(verdicts)
 
