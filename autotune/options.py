@@ -154,6 +154,12 @@ def _add_workload(parser: argparse.ArgumentParser) -> None:
         "--prompt-tokens", type=int, metavar="N", help="of each passage (default: 64; 32 with a short --time)"
     )
     parser.add_argument(
+        "--context",
+        type=int,
+        metavar="N",
+        help="time decoding behind N tokens: prompts become as long as that takes (instead of --prompt-tokens)",
+    )
+    parser.add_argument(
         "--warmup-tokens", type=int, metavar="N", help="decoded but not timed (default: 16; 8 likewise)"
     )
     parser.add_argument("--decode-tokens", type=int, metavar="N", help="timed (default: 48; 32 likewise)")

@@ -12,7 +12,7 @@ from typing import Any
 
 import optuna
 
-from autotune.context import Context, chosen_settings, model_name, say_kernels, say_reader, set_values
+from autotune.context import Context, chosen_settings, model_name, say_busy, say_kernels, say_reader, set_values
 from autotune.errors import RequestInvalid
 from autotune.estimate import estimate
 from autotune.options import duration_s
@@ -152,6 +152,7 @@ def _tuned(
     on_best: Callable[[TuneResult], None],
 ) -> TuneResult:
     screen = context.screen
+    say_busy(place.machine, screen)
     say_reader(request.base, screen)
     say_kernels(request.base, place.machine, screen)
 
