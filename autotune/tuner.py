@@ -122,6 +122,7 @@ class _Tuning:
                 reason = getattr(outcome, "reason", "nothing was heard from the worker for too long")
                 raise WorkerFailed(f"the default settings do not run: {reason}")
             first = outcome
+        self._peers.news()  # what others know already need not be measured again
         ranking = self._peers.agree("ranking", by_wait(self._subject.facts.layers, first))
         self._rank(replace(self._space.facts, ranking=tuple(ranking)))
         try:
@@ -161,7 +162,7 @@ class _Tuning:
         config = self._history.config(params)
         if config is self._history.default:
             return next(iter(config.measured), None)
-        records = self._journal.records
+        records = self._records()
         known = next((each.outcome for each in records if each.purpose is Purpose.RANK), None)
         if known is not None or any(each.purpose is Purpose.SEARCH for each in records):
             return known

@@ -82,11 +82,13 @@ def test_two_processes_share_their_trials_lose_none_and_repeat_none(tmp_path: Pa
 
 
 def test_what_others_found_is_carried_over_by_the_ratio_of_the_defaults(tmp_path: Path, url: str) -> None:
-    fast = FakeRunner(lambda settings: 10 * hill(settings), QUIET)
-    assert tuned(tmp_path / "fast", fast, storage=url).status is Status.PROVEN
+    fast = tuned(tmp_path / "fast", FakeRunner(lambda settings: 10 * hill(settings), QUIET), storage=url)
+    assert fast.status is Status.PROVEN
+    assert "rank" in [row.purpose for row in fast.trials]
     slow = FakeRunner(hill, QUIET, seed=4)
     result = tuned(tmp_path / "slow", slow, storage=url)
     assert result.search["of_others"] >= 10
+    assert "rank" not in [row.purpose for row in result.trials]
     assert result.status is Status.PROVEN and result.tuned is not None
     assert result.tuned.decode_tps < 21
     assert sum(row.purpose == "search" for row in result.trials) < sum(
