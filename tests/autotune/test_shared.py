@@ -36,9 +36,12 @@ def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/shared.db"
 
 
+def trials_name(url: str) -> str:
+    return next(each for each in optuna.get_all_study_names(url) if not each.endswith("/agreed"))
+
+
 def trials_in(url: str) -> list[FrozenTrial]:
-    name = next(each for each in optuna.get_all_study_names(url) if not each.endswith("/agreed"))
-    return optuna.load_study(study_name=name, storage=url).get_trials(deepcopy=False)
+    return optuna.load_study(study_name=trials_name(url), storage=url).get_trials(deepcopy=False)
 
 
 def journal_of(folder: Path) -> Journal:
@@ -125,17 +128,45 @@ def test_a_lost_database_is_made_again_from_the_journal(tmp_path: Path, url: str
     assert len(trials_in(url)) == len(result.trials) > 8
 
 
-def test_a_trial_without_signs_of_life_is_given_up_and_its_late_outcome_is_kept(
-    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    attrs = {"owner": "gone", "position": 0, "purpose": "search", "settings": {}}
-    study = SharedStudy(url, "study")
-    study.begin(attrs, {}, {})
-    assert len(SharedStudy(url, "study").trials()) == 1
-    with sqlite3.connect(tmp_path / "shared.db") as database:
+def age(folder: Path) -> None:
+    """As if no trial had given a sign of life for years."""
+    with sqlite3.connect(folder / "shared.db") as database:
         database.execute("UPDATE trial_heartbeats SET heartbeat = '2020-01-01 00:00:00'")
+
+
+def test_a_trial_without_signs_of_life_is_given_up_and_its_late_end_is_noticed(tmp_path: Path, url: str) -> None:
+    study = SharedStudy(url, "study")
+    study.begin({"owner": "gone"}, {}, {})
+    assert len(SharedStudy(url, "study").trials()) == 1
+    age(tmp_path)
     assert not SharedStudy(url, "study").trials()
     assert not study.end({"outcome": {}}, 1.0)
+
+
+def test_a_running_trial_gives_signs_of_life(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = SharedStudy(url, "study")
+    monkeypatch.setattr("autotune.shared_study._BEAT_S", 0.01)
+    study.begin({"owner": "here"}, {}, {})
+    age(tmp_path)
+    with sqlite3.connect(tmp_path / "shared.db") as database:
+        beats = (database.execute("SELECT heartbeat FROM trial_heartbeats").fetchone()[0] for _ in range(10_000))
+        assert any(not beat.startswith("2020") for beat in beats)
+    assert study.end({"outcome": {}}, 1.0)
+    assert [each.state for each in study.trials()] == [TrialState.COMPLETE]
+
+
+def test_an_outcome_that_comes_after_the_trial_was_given_up_is_told_all_the_same(tmp_path: Path, url: str) -> None:
+    class Asleep(FakeRunner):
+        def run(self, spec, on_stage=lambda stage: None):  # type: ignore[no-untyped-def]
+            if len(self.specs) == 3:
+                age(tmp_path)
+                SharedStudy(url, trials_name(url)).trials()
+            return FakeRunner.run(self, spec, on_stage)
+
+    result = tuned(tmp_path, Asleep(hill, QUIET), storage=url, trials=6)
+    states = [each.state for each in trials_in(url)]
+    assert states.count(TrialState.FAIL) == 1
+    assert len(states) - 1 == len(result.trials)
 
 
 def test_the_first_to_say_something_is_right(url: str) -> None:
