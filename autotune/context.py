@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from autotune.errors import RequestInvalid
+from autotune.findings import Level, load_finding
 from autotune.screen import Screen
 from streaming_core.errors import KernelWarning, SettingsError
 from streaming_core.hardware import Hardware, Machine
@@ -32,6 +33,7 @@ __all__ = [
     "model_name",
     "say_checkpoint",
     "say_budget",
+    "say_busy",
     "say_kernels",
     "say_reader",
     "say_settings",
@@ -186,6 +188,13 @@ def say_reader(settings: Settings, screen: Screen) -> None:
     missing = native_missing()
     if settings.reading.reader == "auto" and missing is not None:
         screen.notice(f"reads are carried out by Python's threads, the reader in C is not here: {missing}")
+
+
+def say_busy(machine: Machine, screen: Screen) -> None:
+    """Before anything is measured: what else computes here would be measured too."""
+    found = load_finding(machine.conditions().load_1m, machine.hardware().cores)
+    if found.level is not Level.OK:
+        screen.notice(f"this machine is busy: {found.text}; {found.remedy}")
 
 
 def say_kernels(settings: Settings, machine: Machine, screen: Screen) -> None:

@@ -75,6 +75,8 @@ class Landscape:
         ]
         for gain, params in sorted(zip(gains, points, strict=True), key=lambda pair: -pair[0]):
             config = self._history.config(params)
+            if config.settings in self._history.busy:
+                continue
             if len(config.outcomes) < most and (not config.outcomes or config.feasible(self._judge)):
                 return Idea(config, gain)
         return None

@@ -26,6 +26,7 @@ from autotune.trial import (
     PageState,
     Stage,
     TrialSpec,
+    is_hopeless,
 )
 from streaming_core.assemble import store_folder
 from streaming_core.errors import BudgetTooSmall
@@ -116,6 +117,7 @@ def _measure(spec: TrialSpec, machine: Machine, on_stage: OnStage, memory: _Memo
     opened = _streamed if spec.engine is Engine.STREAMED else _resident
     repeats: list[Repeat] = []
     counted: list[Counters] = []
+    hopeless = False
     with opened(spec, machine, on_stage) as subject:
         load_s = time.perf_counter() - start
         memory.look()
@@ -125,6 +127,8 @@ def _measure(spec: TrialSpec, machine: Machine, on_stage: OnStage, memory: _Memo
             repeats.append(repeat)
             counted.append(counters)
             memory.look()
+            if hopeless := is_hopeless(repeats[0].tps, spec.procedure):
+                break
     times = sorted(t for repeat in repeats for t in repeat.token_s)
     return Measured(
         samples=tuple(repeat.tps for repeat in repeats),
@@ -142,7 +146,8 @@ def _measure(spec: TrialSpec, machine: Machine, on_stage: OnStage, memory: _Memo
         unread=subject.unread,
         counters=_sum(counted),
         swap_in_bytes=memory.swap_in_bytes,
-        partial=any(repeat.cut_short for repeat in repeats),
+        partial=hopeless or any(repeat.cut_short for repeat in repeats),
+        hopeless=hopeless,
     )
 
 

@@ -18,6 +18,7 @@ from autotune.context import (
     Context,
     chosen_settings,
     model_name,
+    say_busy,
     say_checkpoint,
     say_kernels,
     say_settings,
@@ -76,6 +77,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     screen = context.screen
     choice = chosen_settings(args, place.machine)
     workload.check_room(choice.settings.memory.context)
+    say_busy(place.machine, screen)
     say_settings(choice, place.machine.hardware(), screen)
     say_kernels(choice.settings, place.machine, screen)
     baseline = baseline_of(choice, model, place.machine.hardware(), screen)

@@ -1,7 +1,8 @@
 """What many settings would do on this machine, in a process of its own: `python -m autotune.simulate.outlook`.
 
 Records one run, measures what a layer, a miss and a read take, and simulates each of the settings.  Reads one JSON
-object from standard input and writes one JSON line: predicted tokens per second, null where it cannot tell.
+object from standard input and writes one JSON line: predicted tokens per second, null where it cannot tell.  It ends
+when its standard input does.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -107,10 +109,16 @@ def _short(workload: Workload) -> Workload:
     )
 
 
+def _end_with_parent() -> None:
+    sys.stdin.read()
+    os._exit(1)
+
+
 def main() -> int:
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # MLX, tokenizers and friends print
     asked = Outlook.from_json(json.loads(sys.stdin.readline()))
+    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
     try:
         found: dict[str, Any] = {"tps": predicted_tps(asked)}
     except AutotuneError as err:

@@ -75,23 +75,29 @@ def foreseen(asked: Outlook, environment: Mapping[str, str]) -> dict[int, float]
     In a process of its own: the model it loads is out of memory again before the first trial, and whatever goes wrong
     there costs no more than the priors.  Raises AutotuneError with its reason.
     """
-    popen = subprocess.Popen(
-        [sys.executable, "-m", "autotune.simulate.outlook"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=process_environment(environment, asked.base.get("process", {})),
-        start_new_session=True,
-    )
-    try:
-        answer, _ = popen.communicate(json.dumps(asked.to_json()).encode() + b"\n", timeout=_ANSWER_S)
-    except subprocess.TimeoutExpired:
-        raise AutotuneError(f"no answer after {_ANSWER_S:.0f} s") from None
-    finally:
-        if popen.poll() is None:
-            with suppress(ProcessLookupError):
-                os.killpg(popen.pid, signal.SIGKILL)
-            popen.wait()
+    read, write = os.pipe()  # open as long as the answer is wanted: the process ends when it closes
+    with os.fdopen(write, "wb") as questions:
+        popen = subprocess.Popen(
+            [sys.executable, "-m", "autotune.simulate.outlook"],
+            stdin=read,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=process_environment(environment, asked.base.get("process", {})),
+            start_new_session=True,
+        )
+        os.close(read)
+        try:
+            with suppress(BrokenPipeError):  # its exit status says that it died
+                questions.write(json.dumps(asked.to_json()).encode() + b"\n")
+                questions.flush()
+            answer, _ = popen.communicate(timeout=_ANSWER_S)
+        except subprocess.TimeoutExpired:
+            raise AutotuneError(f"no answer after {_ANSWER_S:.0f} s") from None
+        finally:
+            if popen.poll() is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(popen.pid, signal.SIGKILL)
+                popen.wait()
     if popen.returncode != 0:
         raise AutotuneError(f"its process ended with exit status {popen.returncode}")
     found = json.loads(answer)
