@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from autotune.errors import RequestInvalid
+from autotune.findings import Level, load_finding
 from autotune.screen import Screen
 from streaming_core.errors import KernelWarning, SettingsError
-from streaming_core.hardware import Machine
+from streaming_core.hardware import Hardware, Machine
 from streaming_core.kernels.offer import missing
 from streaming_core.profile import Profile, load_profile
 from streaming_core.reading import native_missing
 from streaming_core.settings import Settings
+from streaming_core.units import format_size
 
 if TYPE_CHECKING:  # it imports MLX
     from streaming_core.models.outline import ModelOutline
@@ -29,9 +31,13 @@ __all__ = [
     "Context",
     "chosen_settings",
     "model_name",
+    "say_checkpoint",
+    "say_budget",
+    "say_busy",
     "say_kernels",
     "say_reader",
     "say_settings",
+    "say_unused",
     "set_values",
     "warnings_as_notices",
 ]
@@ -107,8 +113,18 @@ def set_values(args: argparse.Namespace) -> dict[str, Any]:
         values[key.strip()] = _value(value.strip())
     if args.budget is not None:
         values["memory.budget"] = args.budget
-    Settings().with_values(values, "--set")  # so that a wrong name or value is reported before anything is loaded
+    checked = Settings().with_values(values, "--set")  # so that a wrong name or value is told before anything is loaded
+    _check_oracle(checked, args)
     return values
+
+
+def _check_oracle(settings: Settings, args: argparse.Namespace) -> None:
+    """Raises RequestInvalid where there is no recorded run for an oracle to replay."""
+    if settings.predict.kind == "oracle" and args.command != "predict" and getattr(args, "oracle", None) is None:
+        raise RequestInvalid(
+            "predict.kind=oracle replays a recorded run, as only `trace --oracle FILE` and `predict --trace FILE` do; "
+            "`trace --save FILE` records one"
+        )
 
 
 def _check_section(key: str) -> None:
@@ -133,19 +149,52 @@ def chosen_settings(args: argparse.Namespace, machine: Machine) -> Choice:
     profile = profile_for(args, machine)
     settings = Settings() if profile is None else profile.for_model(model_name(args))
     reason = "built-in default: no profile was wanted" if profile is None else profile.reason
-    return Choice(settings.with_values(values, "--set"), reason, frozenset(values), profile)
+    settings = settings.with_values(values, "--set")
+    _check_oracle(settings, args)
+    return Choice(settings, reason, frozenset(values), profile)
 
 
-def say_settings(choice: Choice, screen: Screen) -> None:
-    """Where the settings come from, and what of this installation they have to do without."""
+def say_settings(choice: Choice, hardware: Hardware, screen: Screen) -> None:
+    """Where the settings come from, and what of this machine and installation they have to do without."""
     screen.notice(f"settings: {choice.reason}")
     say_reader(choice.settings, screen)
+    say_budget(choice.settings, hardware, screen)
+
+
+def say_budget(settings: Settings, hardware: Hardware, screen: Screen) -> None:
+    """Not an error: there may be swap, and the model need not take all of its budget."""
+    device = hardware.gpu_memory_bytes if hardware.backend == "cuda" else None
+    total, budget = device or hardware.memory_bytes, settings.memory.budget
+    if budget is not None and budget > total:
+        screen.notice(
+            f"a budget of {format_size(budget)} is more than the {format_size(total)} of memory that this machine has; "
+            "what does not fit is swapped, which is slower than reading experts, or ends the process"
+        )
+
+
+def say_checkpoint(outline: ModelOutline, settings: Settings, screen: Screen) -> None:
+    """Where experts are read from and why, and what of the checkpoint is left out."""
+    screen.notice(outline.layout_text(settings.store.layout))
+    say_unused(outline, screen)
+
+
+def say_unused(outline: ModelOutline, screen: Screen) -> None:
+    if outline.unused:
+        count = len(outline.unused)
+        screen.notice(f"{count} tensors of the checkpoint have no place in the model: {outline.unused[0]} ...")
 
 
 def say_reader(settings: Settings, screen: Screen) -> None:
     missing = native_missing()
     if settings.reading.reader == "auto" and missing is not None:
         screen.notice(f"reads are carried out by Python's threads, the reader in C is not here: {missing}")
+
+
+def say_busy(machine: Machine, screen: Screen) -> None:
+    """Before anything is measured: what else computes here would be measured too."""
+    found = load_finding(machine.conditions().load_1m, machine.hardware().cores)
+    if found.level is not Level.OK:
+        screen.notice(f"this machine is busy: {found.text}; {found.remedy}")
 
 
 def say_kernels(settings: Settings, machine: Machine, screen: Screen) -> None:

@@ -41,6 +41,7 @@ class SpaceFacts:
     backend: str  # cpu, metal or cuda
     readers: tuple[str, ...] = ("auto",)  # values of reading.reader that differ in this installation
     kernels: tuple[str, ...] = ()  # those that exist for the backend and the model: fused, indexed
+    guesses: tuple[str, ...] = ("gate_input", "cascade", "gate", "frequency")  # values of predict.kind that can be had
     fits: Callable[[Settings], bool]  # whether the memory plan of these settings is within the budget
 
     @property

@@ -13,7 +13,7 @@ from autotune.wording import seconds_text
 from streaming_core.hardware import Conditions, Hardware, LargePages, MemoryState
 from streaming_core.units import GIB, format_size
 
-__all__ = ["Finding", "Level", "Readings", "Volume", "findings_of"]
+__all__ = ["Finding", "Level", "Readings", "Volume", "findings_of", "load_finding"]
 
 _LEAST_OPEN_FILES = 4096  # mlx_lm sets this as the hard limit while it is imported
 _OPEN_FILES = 2048  # and this as the one in force
@@ -202,14 +202,18 @@ def _conditions(readings: Readings) -> Iterator[Finding]:
             yield Finding("heat", Level.WARNING, "getting warm", "wait some minutes before you measure")
         case "nominal":
             yield Finding("heat", Level.OK, "nominal")
-    text = f"on average {found.load_1m:.1f} threads wanted the {cores} cores over the last minute"
-    if found.load_1m > _VERY_BUSY * cores:
-        yield Finding("load", Level.PROBLEM, text, "end what is computing beside this, or nothing measured is true")
-    elif found.load_1m > _BUSY * cores:
+    yield load_finding(found.load_1m, cores)
+
+
+def load_finding(load_1m: float, cores: int) -> Finding:
+    """What else computes here, as the system tells it; before anything of this program does."""
+    text = f"on average {load_1m:.1f} threads wanted the {cores} cores over the last minute"
+    if load_1m > _VERY_BUSY * cores:
+        return Finding("load", Level.PROBLEM, text, "end what is computing beside this, or nothing measured is true")
+    if load_1m > _BUSY * cores:
         remedy = "wait for it to end (indexing, backups, updates), or close the program"
-        yield Finding("load", Level.WARNING, text, remedy)
-    else:
-        yield Finding("load", Level.OK, text)
+        return Finding("load", Level.WARNING, text, remedy)
+    return Finding("load", Level.OK, text)
 
 
 def _device(readings: Readings) -> Iterator[Finding]:

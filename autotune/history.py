@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from autotune.judge import Judge
@@ -34,9 +34,9 @@ class Config:
         return statistics.median(judge.judge(outcome).score for outcome in self.outcomes)
 
     def feasible(self, judge: Judge) -> bool:
-        """Whether most of its trials kept every constraint, and none failed or said something else."""
+        """Whether most of its trials kept every constraint, and none failed, said something else or was given up."""
         verdicts = [judge.judge(outcome) for outcome in self.outcomes]
-        if any(name in verdict.broken for verdict in verdicts for name in ("failed", "tokens")):
+        if any(name in verdict.broken for verdict in verdicts for name in ("failed", "tokens", "hopeless")):
             return False
         return sum(verdict.feasible for verdict in verdicts) * 2 > len(verdicts)
 
@@ -48,6 +48,7 @@ class History:
         self._space = space
         self._configs: dict[str, Config] = {}
         self.trials = 0
+        self.busy: Collection[Settings] = ()  # what others are measuring now: their outcomes will come
         params = space.to_params(space.base)
         # The default is measured as it is written, "auto" and all, not as the proposal that comes to the same.
         self.default = Config(space.key(params), params, space.base)
@@ -65,6 +66,10 @@ class History:
         """The configuration of a proposal; the same object once a trial of it was added."""
         key = self._space.key(params)
         return self._configs.get(key) or Config(key, params, self._space.settings(params))
+
+    def tried(self, config: Config) -> bool:
+        """Whether a trial of it has ended, or is under way elsewhere."""
+        return bool(config.outcomes) or config.settings in self.busy
 
     def add(self, config: Config, outcome: Outcome) -> None:
         config.outcomes.append(outcome)

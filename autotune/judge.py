@@ -69,6 +69,10 @@ class Judge:
         self._default.append(measured)
 
     @property
+    def default(self) -> Sequence[Measured]:
+        return self._default
+
+    @property
     def default_score(self) -> float:
         return statistics.median(score_of(each, self.objective) for each in self._default)
 
@@ -108,6 +112,7 @@ class Judge:
         swapped = measured.swap_in_bytes or 0
         return {
             "failed": 0.0,
+            "hopeless": float(measured.hopeless),
             "tokens": 0.0 if same else 1.0,
             "memory": max(0.0, measured.needed_bytes / self._allowed_bytes(measured) - 1.0),
             "swap": max(0.0, swapped / self.gates.swap_in_bytes - 1.0),

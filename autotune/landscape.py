@@ -75,6 +75,8 @@ class Landscape:
             points += [each for key, each in steps.items() if key not in known]
         for _, params in sorted(zip(gains, points, strict=False), key=lambda pair: -pair[0]):
             config = self._history.config(params)
+            if config.settings in self._history.busy:
+                continue
             if len(config.outcomes) < most and (not config.outcomes or config.feasible(self._judge)):
                 return config
         return None

@@ -13,7 +13,7 @@ from typing import Any
 
 import mlx.core as mx
 import mlx_lm
-from mlx_lm.utils import load_model, load_tokenizer
+from mlx_lm.utils import load_tokenizer
 
 from autotune.replay import Decode, Repeat, passage_tokens, replay, tokens_hash
 from autotune.trial import (
@@ -26,10 +26,12 @@ from autotune.trial import (
     PageState,
     Stage,
     TrialSpec,
+    is_hopeless,
 )
 from streaming_core.assemble import store_folder
 from streaming_core.errors import BudgetTooSmall
 from streaming_core.hardware import Machine, detect, is_out_of_memory
+from streaming_core.models.load import load_lazily
 from streaming_core.models.resolve import resolve_model
 from streaming_core.progress import Progress
 from streaming_core.runtime import load
@@ -115,6 +117,7 @@ def _measure(spec: TrialSpec, machine: Machine, on_stage: OnStage, memory: _Memo
     opened = _streamed if spec.engine is Engine.STREAMED else _resident
     repeats: list[Repeat] = []
     counted: list[Counters] = []
+    hopeless = False
     with opened(spec, machine, on_stage) as subject:
         load_s = time.perf_counter() - start
         memory.look()
@@ -124,6 +127,8 @@ def _measure(spec: TrialSpec, machine: Machine, on_stage: OnStage, memory: _Memo
             repeats.append(repeat)
             counted.append(counters)
             memory.look()
+            if hopeless := is_hopeless(repeats[0].tps, spec.procedure):
+                break
     times = sorted(t for repeat in repeats for t in repeat.token_s)
     return Measured(
         samples=tuple(repeat.tps for repeat in repeats),
@@ -141,7 +146,8 @@ def _measure(spec: TrialSpec, machine: Machine, on_stage: OnStage, memory: _Memo
         unread=subject.unread,
         counters=_sum(counted),
         swap_in_bytes=memory.swap_in_bytes,
-        partial=any(repeat.cut_short for repeat in repeats),
+        partial=hopeless or any(repeat.cut_short for repeat in repeats),
+        hopeless=hopeless,
     )
 
 
@@ -219,7 +225,7 @@ def _streamed(spec: TrialSpec, machine: Machine, on_stage: OnStage) -> Iterator[
 
     with load(spec.model, settings, cache_dir=spec.cache_dir, machine=machine, on_progress=on_progress) as model:
         outline = model.outline
-        packed = settings.store.layout == "packed"
+        packed = model.settings.store.layout == "packed"
         folder = store_folder(spec.cache_dir, outline.name, outline.fingerprint) if packed else outline.folder
         yield _Subject(
             decode=lambda prompt, count, sampler: model.stream(prompt, count, sampler=sampler),
@@ -246,8 +252,10 @@ def _resident(spec: TrialSpec, machine: Machine, on_stage: OnStage) -> Iterator[
             smallest_bytes=needed,
         )
     on_stage(Stage("loading"))
-    model, config = load_model(source.folder)
-    tokenizer = load_tokenizer(source.folder, eos_token_ids=config.get("eos_token_id"))
+    loaded = load_lazily(source.folder)
+    model = loaded.model
+    mx.eval(model.parameters())
+    tokenizer = load_tokenizer(source.folder, eos_token_ids=loaded.config.get("eos_token_id"))
     yield _Subject(
         decode=lambda prompt, count, sampler: mlx_lm.stream_generate(
             model, tokenizer, prompt, max_tokens=count, sampler=sampler

@@ -101,6 +101,12 @@ def build_parser(default_cache: Path, version: Callable[[], str]) -> argparse.Ar
     command("bench", "measure settings, default and resident side by side", "mlx-autotune bench --model demo", _bench)
     command("generate", "answer a prompt", 'mlx-autotune generate --model demo --prompt "Why is it blue?"', _generate)
     command("show", "explain the profile in use", "mlx-autotune show --model demo", _nothing)
+    command(
+        "plan",
+        "say what a model will need, and what fits into a budget",
+        "mlx-autotune plan --model demo --budget 1GiB --context 8192",
+        _plan,
+    )
     command("pack", "copy the experts into files of their own", "mlx-autotune pack --model demo --verify", _pack)
     command(
         "trace",
@@ -154,6 +160,12 @@ def _add_workload(parser: argparse.ArgumentParser) -> None:
         "--prompt-tokens", type=int, metavar="N", help="of each passage (default: 64; 32 with a short --time)"
     )
     parser.add_argument(
+        "--context",
+        type=int,
+        metavar="N",
+        help="time decoding behind N tokens: prompts become as long as that takes (instead of --prompt-tokens)",
+    )
+    parser.add_argument(
         "--warmup-tokens", type=int, metavar="N", help="decoded but not timed (default: 16; 8 likewise)"
     )
     parser.add_argument("--decode-tokens", type=int, metavar="N", help="timed (default: 48; 32 likewise)")
@@ -164,7 +176,12 @@ def _add_workload(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--trials", type=int, metavar="N", help="of the search; the race comes on top (default: 40)")
+    parser.add_argument(
+        "--trials",
+        type=int,
+        metavar="N",
+        help="of the search, over all runs of it; the race comes on top (default: 40)",
+    )
     parser.add_argument("--time", metavar="TIME", help='for everything, for example "5m" (default: no limit)')
     parser.add_argument(
         "--objective",
@@ -176,6 +193,12 @@ def _run(parser: argparse.ArgumentParser) -> None:
         "--output", type=Path, metavar="FILE", help="the profile (default: profiles/<this machine>.yaml)"
     )
     parser.add_argument("--fresh", action="store_true", help="do not carry on an earlier run")
+    parser.add_argument(
+        "--storage",
+        metavar="URL",
+        help="a database through which several machines of one kind share the search, for example "
+        '"sqlite:////shared/study.db" (default: none)',
+    )
     parser.add_argument("--dry-run", action="store_true", help="show plan, space and a time estimate, run nothing")
     _add_workload(parser)
 
@@ -208,6 +231,15 @@ def _generate(parser: argparse.ArgumentParser) -> None:
 
 def _pack(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--verify", action="store_true", help="then read every record and compare its checksum")
+
+
+def _plan(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--context", type=int, metavar="N", help="tokens of prompt and answer together (default: memory.context)"
+    )
+    parser.add_argument(
+        "--batch", type=int, default=1, metavar="N", help="sequences at once, each of that length (%(default)s)"
+    )
 
 
 def _probe(parser: argparse.ArgumentParser) -> None:

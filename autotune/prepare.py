@@ -5,6 +5,7 @@ The only module of the tuner's own process that opens models; trials do it in th
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,17 @@ from streaming_core.runtime import plan
 from streaming_core.settings import Settings
 from streaming_core.store import layer_file, verify
 
-__all__ = ["Place", "damaged_records", "fits", "is_packed", "outline_of", "pack_store", "plan_of", "store_files"]
+__all__ = [
+    "Place",
+    "damaged_records",
+    "fits",
+    "is_packed",
+    "outline_of",
+    "pack_store",
+    "plan_of",
+    "read_bytes_of",
+    "store_files",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +42,9 @@ class Place:
     cache_dir: Path
 
 
-def outline_of(model: str, place: Place, on_progress: OnProgress = ignore) -> ModelOutline:
+def outline_of(model: str, place: Place, on_progress: OnProgress = ignore, *, download: bool = True) -> ModelOutline:
     """Reads config and headers only.  Raises ModelNotFound, ModelNotSupported, StoreInvalid."""
-    source = resolve_model(model, cache_dir=place.cache_dir, on_progress=on_progress)
+    source = resolve_model(model, cache_dir=place.cache_dir, on_progress=on_progress, download=download)
     return open_model(source.folder, source.name, place.machine.hardware()).outline
 
 
@@ -44,21 +55,28 @@ def pack_store(outline: ModelOutline, place: Place, settings: Settings, on_progr
 
 
 def store_files(outline: ModelOutline, place: Place, layout: str) -> list[Path]:
-    """The files that experts are read from."""
-    if layout == "packed":
+    """The files that experts are read from where `store.layout` is `layout`."""
+    if outline.layout(layout) == "packed":
         return sorted(store_folder(place.cache_dir, outline.name, outline.fingerprint).glob("layer-*.records"))
     return sorted(outline.folder.glob("*.safetensors"))
 
 
+def read_bytes_of(outline: ModelOutline, settings: Settings, place: Place) -> dict[int, int]:
+    """How much is read for one expert, by layer."""
+    packed = outline.layout(settings.store.layout) == "packed"
+    switches = open_model(outline.folder, outline.name, place.machine.hardware()).switches
+    return {s.layer: s.geometry.read_bytes if packed else s.geometry.payload_bytes for s in switches}
+
+
 def is_packed(outline: ModelOutline, place: Place) -> bool:
-    """Whether every layer has a file, whatever is in it."""
+    """Whether something is in the place of every layer's file; else `open_store` packs."""
     folder = store_folder(place.cache_dir, outline.name, outline.fingerprint)
-    return all(layer_file(folder, layer).is_file() for layer in outline.layers)
+    return all(os.path.exists(layer_file(folder, layer)) for layer in outline.layers)
 
 
-def plan_of(outline: ModelOutline, settings: Settings, place: Place) -> MemoryPlan:
+def plan_of(outline: ModelOutline, settings: Settings, place: Place, batch: int = 1) -> MemoryPlan:
     """Raises BudgetTooSmall, SettingsError."""
-    return plan(outline, settings, place.machine)
+    return plan(outline, settings, place.machine, batch=batch)
 
 
 def fits(outline: ModelOutline, place: Place) -> Callable[[Settings], bool]:

@@ -7,7 +7,7 @@ writes, or a lost database, costs nothing.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,7 +26,8 @@ __all__ = ["Proposals"]
 
 _REFUSED = (sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError, OSError)
 _BROKEN = (*_REFUSED, RuntimeError)
-_RECORD = "record"  # user attribute: position of the trial in the journal
+_Key = int | str  # a position in the journal, or the name of another process's trial
+_RECORD = "record"  # user attribute: a key
 _STARTUP = 10  # trials before the model of the landscape is worth asking
 
 
@@ -43,8 +44,18 @@ class Proposals:
         self._path = path
 
     @classmethod
-    def open(cls, folder: Path, space: Space, records: Sequence[Record], judge: Judge, *, seed: int) -> Proposals:
-        """`records` are the journal's; those of races stay out, they say nothing about a new point.
+    def open(
+        cls,
+        folder: Path,
+        space: Space,
+        records: Sequence[Record],
+        judge: Judge,
+        *,
+        seed: int,
+        others: Mapping[_Key, Record] = {},
+    ) -> Proposals:
+        """`records` are the journal's; those of races stay out, they say nothing about a new point.  `others` are
+        those of other processes.
 
         Here and in every other method StudyInvalid is raised when the database cannot be written.
         """
@@ -52,13 +63,14 @@ class Proposals:
         # The number of trials is in the seed: a search that is carried on must not propose its first ideas again.
         sampler = optuna.samplers.TPESampler(seed=seed + len(records), n_startup_trials=_STARTUP)
         name = f"space-{space.content_hash}"
+        known: dict[_Key, Record] = {**dict(enumerate(records)), **others}
         try:
-            return cls._opened(path, space, name, sampler, records, judge)
+            return cls._opened(path, space, name, sampler, known, judge)
         except (*_BROKEN, StudyInvalid):  # it holds nothing that the journal does not
             with _said(path):
                 for suffix in ("", "-wal", "-shm"):
                     path.with_name(path.name + suffix).unlink(missing_ok=True)
-                return cls._opened(path, space, name, sampler, records, judge)
+                return cls._opened(path, space, name, sampler, known, judge)
 
     @classmethod
     def _opened(
@@ -67,7 +79,7 @@ class Proposals:
         space: Space,
         name: str,
         sampler: optuna.samplers.BaseSampler,
-        records: Sequence[Record],
+        records: Mapping[_Key, Record],
         judge: Judge,
     ) -> Proposals:
         proposals = cls(space, _study(path, name, sampler), path)
@@ -79,7 +91,7 @@ class Proposals:
         """The same without a database: for a search that nobody carries on."""
         sampler = optuna.samplers.TPESampler(seed=seed + len(records), n_startup_trials=_STARTUP)
         proposals = cls(space, optuna.create_study(sampler=sampler, direction="maximize"), Path())
-        proposals._repair(records, judge)
+        proposals._repair(dict(enumerate(records)), judge)
         return proposals
 
     def ask(self) -> tuple[optuna.Trial, Params]:
@@ -87,8 +99,8 @@ class Proposals:
             trial = self._study.ask()
             return trial, self._space.canonical(self._space.suggest(trial))
 
-    def tell(self, trial: optuna.Trial, judgement: Judgement, record: int) -> None:
-        """`record` is the position of the trial in the journal."""
+    def tell(self, trial: optuna.Trial, judgement: Judgement, record: _Key) -> None:
+        """`record` is the position of the trial in the journal, or the name of another process's trial."""
         with _said(self._path):
             trial.set_user_attr(_RECORD, record)
             for name, value in _told(judgement).items():
@@ -100,7 +112,7 @@ class Proposals:
         with _said(self._path):
             self._study.tell(trial, state=TrialState.FAIL)
 
-    def add(self, params: Params, judgement: Judgement, record: int) -> None:
+    def add(self, params: Params, judgement: Judgement, record: _Key) -> None:
         """A trial that was not proposed by `ask`."""
         told = create_trial(
             state=TrialState.COMPLETE,
@@ -113,16 +125,16 @@ class Proposals:
         with _said(self._path):
             self._study.add_trial(told)
 
-    def _repair(self, records: Sequence[Record], judge: Judge) -> None:
+    def _repair(self, records: Mapping[_Key, Record], judge: Judge) -> None:
         known = set()
         for trial in self._study.get_trials(deepcopy=False):
             if trial.state is TrialState.RUNNING:  # of a process that is gone; left alone, it would repel the sampler
                 self._study.tell(trial.number, state=TrialState.FAIL)
             elif trial.state is TrialState.COMPLETE:
                 known.add(trial.user_attrs.get(_RECORD))
-        for position, record in enumerate(records):
-            if record.purpose.explores and position not in known:
-                self.add(self._space.canonical(record.params), judge.judge(record.outcome), position)
+        for key, record in records.items():
+            if record.purpose.explores and key not in known:
+                self.add(self._space.canonical(record.params), judge.judge(record.outcome), key)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from autotune.history import Config
@@ -66,13 +66,18 @@ def run_race(
     finalists: Sequence[Config],
     plan: RacePlan,
     sigma: float,
+    on_winner: Callable[[], None] = lambda: None,
 ) -> None:
-    """Runs the race into `result`.  `sigma` is the noise of one trial, from the search."""
+    """Runs the race into `result`.  `sigma` is the noise of one trial, from the search.
+
+    `on_winner` is called when the rounds are over and have one.
+    """
     rng = random.Random(plan.seed)
     result.winner = _rounds(result, measurer, judge, default, finalists, plan, rng)
     if result.winner is None:
         result.reason = result.reason or "no finalist was ahead of the default when measured side by side"
         return
+    on_winner()
     _pairs(result, measurer, default, plan, rng)
     count = len(result.winner_trials)
     if count < _FEWEST_PAIRS:

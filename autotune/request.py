@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from autotune.errors import RequestInvalid
@@ -57,6 +57,7 @@ class TuneRequest:
     fresh: bool = False  # set earlier results aside
     priors: tuple[Settings, ...] = ()
     version: str = ""
+    storage: str | None = None  # address of a database, for a study that several machines share
 
     def __post_init__(self) -> None:
         if self.trials is None and self.time_s is None:
@@ -69,6 +70,8 @@ class TuneRequest:
             raise RequestInvalid(f"repeats must be at least 1, got {self.repeats}")
         if not 0 <= self.seed <= _LARGEST_SEED:
             raise RequestInvalid(f"seed must be from 0 to {_LARGEST_SEED}, got {self.seed}")
+        if self.fresh and self.storage is not None:
+            raise RequestInvalid("--fresh would leave out what other machines found; name another database instead")
         self.workload.check_room(self.base.memory.context)
 
     def procedure(self) -> Procedure:
@@ -78,6 +81,18 @@ class TuneRequest:
         """What the user fixed, as YAML has it: the default that is measured is the built-in one with these."""
         plain = self.base.to_mapping()
         return {key: plain[key.partition(".")[0]][key.partition(".")[2]] for key in sorted(self.fixed)}
+
+    def workload_facts(self) -> dict[str, Any]:
+        """How speed was measured, for a result; the texts themselves stay out."""
+        lengths = {key: value for key, value in asdict(self.workload).items() if key != "passages"}
+        return {
+            **lengths,
+            "hash": self.workload.content_hash,
+            "passages": len(self.workload.passages),
+            "repeats": self.repeats,
+            "pages": self.pages.value,
+            "objective": self.objective.value,
+        }
 
     def identity(self, subject: Subject) -> StudyIdentity:
         return StudyIdentity(

@@ -14,12 +14,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, Protocol
 
-from autotune.errors import WorkerFailed
+from autotune.errors import StudyInvalid, WorkerFailed
 from autotune.trial import Crashed, Measured, Outcome, Stage, TimedOut, TrialSpec, outcome_from_json
 
 __all__ = ["Runner", "WorkerRunner", "ignore", "process_environment"]
 
 _READY_S = 120.0  # importing mlx_lm on a busy machine with a cold disk
+_LONGEST_LINE = 64 << 20
 _MAX_OPS = "MLX_MAX_OPS_PER_BUFFER"
 
 
@@ -100,6 +101,10 @@ class _DiedAtStart(Exception):
     """The process was started, and ended or fell silent before its first word."""
 
 
+class _Garbage(Exception):
+    """What came from the worker is no event of the protocol."""
+
+
 class _Worker:
     """One worker process and the lines that come from it."""
 
@@ -129,6 +134,8 @@ class _Worker:
             event = self._lines.next(time.monotonic() + _READY_S)
         except TimeoutError:
             raise _DiedAtStart(f"the worker said nothing for {_READY_S:.0f} s after its start") from None
+        except _Garbage as err:
+            raise _DiedAtStart(str(err)) from err
         if event is None:
             raise _DiedAtStart(f"the worker did not start: {_last_line(self._log)}")
 
@@ -142,13 +149,16 @@ class _Worker:
         while True:
             try:
                 event = self._lines.next(time.monotonic() + spec.procedure.silence_s)
+                if event is None:
+                    return self._death()
+                said = _understood(event)
             except TimeoutError:
                 return TimedOut(after_s=spec.procedure.silence_s)
-            if event is None:
-                return self._death()
-            if event["event"] == "outcome":
-                return outcome_from_json(event["outcome"])
-            on_stage(Stage(event["stage"], event["done"], event["total"]))
+            except _Garbage as err:
+                return Crashed(reason=str(err))
+            if not isinstance(said, Stage):
+                return said
+            on_stage(said)
 
     def kill(self) -> None:
         """Ends the process and everything it started."""
@@ -200,12 +210,29 @@ class _LineReader:
             if not piece:
                 return None
             self._pending += piece
+            if len(self._pending) > _LONGEST_LINE and b"\n" not in self._pending:
+                raise _Garbage(f"the worker said {len(self._pending)} bytes without an end of line")
         line, _, self._pending = self._pending.partition(b"\n")
-        event: dict[str, Any] = json.loads(line)
+        try:
+            event = json.loads(line)
+        except ValueError as err:
+            raise _Garbage(f"the worker said what is no JSON: {line[:40]!r}") from err
+        if not isinstance(event, dict):
+            raise _Garbage(f"the worker said what is no event: {line[:40]!r}")
         return event
 
     def close(self) -> None:
         self._selector.close()
+
+
+def _understood(event: Mapping[str, Any]) -> Stage | Outcome:
+    """Raises _Garbage."""
+    try:
+        if event["event"] == "outcome":
+            return outcome_from_json(event["outcome"])
+        return Stage(event["stage"], event["done"], event["total"])
+    except (StudyInvalid, KeyError, TypeError, ValueError) as err:
+        raise _Garbage(f"the worker said what makes no sense: {type(err).__name__}: {err}") from err
 
 
 def _last_line(log: IO[bytes]) -> str:

@@ -157,14 +157,14 @@ class Search:
         for without, gain, deviation in list(self._landscape.undone(best)):
             if self._spent():
                 return
-            if gain < 2 * deviation and not without.outcomes:
+            if gain < 2 * deviation and not self.history.tried(without):
                 proposals.add(without.params, self._measure(without), self._measurer.position)
 
     def _ask_tpe(self, proposals: Proposals) -> bool:
         """Measures what TPE proposes, unless that is known: another opinion, should the surrogate be mistaken."""
         trial, params = proposals.ask()
         config = self.history.config(params)
-        if config.outcomes:
+        if self.history.tried(config):
             proposals.drop(trial)
             return False
         try:
@@ -178,6 +178,8 @@ class Search:
     def _score(self, params: Params, proposals: Proposals) -> float:
         """The score of a proposal, measured only when it is not known.  The default is watched on the way."""
         config = self.history.config(params)
+        if not config.outcomes and self.history.tried(config):
+            return -math.inf  # until its outcome comes
         if not config.outcomes:
             if self._since_default >= _SENTINEL:
                 proposals.add(self.history.default.params, self._measure(self.history.default), self._measurer.position)

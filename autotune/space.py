@@ -262,7 +262,7 @@ def _guess_knobs(base: Settings, some_streamed: Condition, facts: SpaceFacts, fi
     k = facts.top_k
     knobs = [
         Knob(name=BACKEND, options=backends, ordinal=False, when=some_streamed),
-        Knob(name="predict.kind", options=("gate_input", "cascade", "gate", "frequency"), ordinal=False, when=acted_on),
+        Knob(name="predict.kind", options=facts.guesses, ordinal=False, when=acted_on),
         Knob(
             name="predict.mult",
             options=_with((1.0, 1.5, 2.0, 3.0, 4.0), base.predict.mult),

@@ -34,6 +34,7 @@ def subject_of(asked: str, outline: ModelOutline, place: Place) -> Subject:
             backend=hardware.backend,
             readers=("auto", "threads") if native_available() else ("auto",),
             kernels=_kernels(outline, hardware.backend),
+            guesses=(*outline.guess_kinds, "frequency"),
             fits=fits(outline, place),
         ),
         budget_of=budget_of,

@@ -161,17 +161,20 @@ class Traced:
 
     def show(self, console: Console) -> None:
         found = self.to_json()
-        console.print("a token's time, ms")
+        console.print(f"missed: of the experts asked for; read: on demand, over {self.tokens} tokens; ms of a token:")
+        console.print("compute (the host waits for the device), host (Python's own), waited (for reads)")
         console.print(plain_table(_TIME_COLUMNS, [self._time_cells(row) for row in found["layers"]]))
         if self.recorder.guesses:
-            console.print("\nguesses: window in ms, recall by candidates in multiples of top-k")
+            console.print(
+                "\nguesses; wasted: read in vain; window: ms from guess to need; recall by multiples of top-k"
+            )
             heads = ["layer", "guessed", "used", "wasted", "window", *(f"{w:g}k" for w in WIDTHS)]
             rows = [_guess_cells(row) for row in found["layers"]]
             rows.append(["all", *[""] * 4, *(_share(at["recall"]) for at in found["recall"])])
             if self.published:
                 rows.append(["published", *[""] * 4, *(_share(at["published"]) for at in found["recall"])])
             console.print(plain_table(heads, rows))
-        console.print("\nreads, ms: in the queue and under way, mean and most; first demands, then guesses")
+        console.print("\nreads in ms: in the queue and under way, mean and most; first demands, then guesses")
         console.print(plain_table(_READ_COLUMNS, [_read_cells(row) for row in found["layers"]]))
         console.print()
         if self.cost is not None:

@@ -5,6 +5,7 @@ Everything here crosses a process border and a journal, so each class has a plai
 
 from __future__ import annotations
 
+import math
 import statistics
 import types
 import typing
@@ -30,6 +31,7 @@ __all__ = [
     "Stage",
     "TimedOut",
     "TrialSpec",
+    "is_hopeless",
     "outcome_from_json",
     "outcome_to_json",
 ]
@@ -58,7 +60,13 @@ class Procedure:
     repeats: int = 3
     pages: PageState = PageState.AS_FOUND
     repeat_limit_s: float | None = None  # timed decoding longer than this is cut short: the trial has lost anyway
+    hopeless_tps: float | None = None  # decoding the first passage slower than this: the others are not run
     silence_s: float = 300.0  # a worker that says nothing for so long hangs
+
+
+def is_hopeless(first_tps: float, procedure: Procedure) -> bool:
+    """Whether the first passage of a trial says enough about the others."""
+    return procedure.hopeless_tps is not None and procedure.repeats > 1 and first_tps < procedure.hopeless_tps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +157,14 @@ class Measured:
     unread: tuple[str, ...] = ()  # keys of settings that made no difference beside the others
     counters: Counters = Counters()
     swap_in_bytes: int | None = None  # read back from swap by the whole machine meanwhile; None: not known
-    partial: bool = False  # a repeat was cut short at the limit
+    partial: bool = False  # a repeat was cut short at the limit, or repeats are missing
+    hopeless: bool = False  # the first passage was so slow that the others were not run
+
+    def __post_init__(self) -> None:
+        """Raises StudyInvalid: what is computed from such numbers would be none."""
+        numbers = (*self.samples, *self.prefill_s, self.token_p50_s, self.token_p99_s)
+        if not self.samples or not all(math.isfinite(each) and each > 0 for each in numbers):
+            raise StudyInvalid(f"speeds and times must be positive numbers, got {self.samples} tok/s")
 
     @property
     def decode_tps(self) -> float:

@@ -5,26 +5,29 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from autotune.dead import dead_knobs, dead_notices
 from autotune.errors import WorkerFailed
-from autotune.events import Notice, OnEvent, PhaseStarted, ResultReady
+from autotune.events import BestChanged, Notice, OnEvent, PhaseStarted, ResultReady, TuneEvent
 from autotune.history import Config, History
-from autotune.journal import Journal, Purpose, set_aside
+from autotune.journal import Journal, Purpose, Record
 from autotune.judge import Judge
+from autotune.knobs import Params
 from autotune.measurer import Measurer
+from autotune.peers import Peers
 from autotune.probe import DiskRow
 from autotune.proposals import Proposals
 from autotune.race import RaceResult, run_race
 from autotune.ranking import by_guesses, by_wait
-from autotune.request import LEAST_RACE, RACE_SHARE, Subject, TuneRequest, first_space, race_plan
+from autotune.request import LEAST_RACE, RACE_SHARE, Subject, TuneRequest, race_plan
 from autotune.result import TuneResult
 from autotune.runner import Runner, ignore
 from autotune.search import SLACK, Search, SearchPlan
 from autotune.space import Space, SpaceFacts
+from autotune.study import open_study
 from autotune.trial import Measured, Outcome, TrialSpec
 from autotune.verdict import Evidence, decide
 from autotune.wording import seconds_text
@@ -43,9 +46,14 @@ def tune(
     on_event: OnEvent = ignore,
     *,
     probe: Callable[[], Sequence[DiskRow]] = lambda: (),
+    foresee: Callable[[Space], Sequence[Params]] = lambda space: (),
     clock: Callable[[], float] = time.monotonic,
+    on_best: Callable[[TuneResult], None] = ignore,
 ) -> TuneResult:
     """Tunes, carrying on an earlier run of the same study.  Ctrl-C ends it with the best so far.
+
+    `foresee` names what else is worth a trial before the search, once layers are ranked.
+    `on_best` gets what Ctrl-C would give, whenever that has become another one: a kill leaves no time for anything.
 
     Raises:
         WorkerFailed: the default settings do not run.
@@ -53,47 +61,35 @@ def tune(
         KeyboardInterrupt: before the default was measured; there is no result yet.
     """
     start = clock()
-    journal, space = _opened(request, subject, cache_dir / "studies", on_event)
+    journal, space, peers = open_study(request, subject, cache_dir / "studies", on_event)
     with journal:
-        tuning = _Tuning(request, subject, journal, space, start)
+        tuning = _Tuning(request, subject, journal, space, peers, start, on_best)
         on_event(PhaseStarted("probe"))
-        disk = tuple(probe())
+        tuning.disk = tuple(probe())
         tuning.begin(runner, cache_dir, on_event, clock)
-        result = tuning.run(disk, on_event)
+        result = tuning.run(on_event, foresee)
         on_event(ResultReady(result.to_json()))
         return result
-
-
-def _opened(request: TuneRequest, subject: Subject, studies: Path, on_event: OnEvent) -> tuple[Journal, Space]:
-    """The study's journal, and the space with the budget that it was begun with.
-
-    What is available differs from one minute to the next; trials under different budgets could not be compared.
-    """
-    identity = request.identity(subject)
-    folder = studies / identity.name
-    if request.fresh:
-        set_aside(folder)
-    journal = Journal(folder)
-    budget = journal.header.get("budget_bytes", None) if journal.header else subject.budget_of(request.base)
-    space = first_space(request, subject, budget)
-    if journal.header and journal.header["space"] != space.content_hash:
-        journal.close()
-        aside = set_aside(folder)
-        on_event(Notice(f"what can be searched has changed; the earlier trials are now in {aside}"))
-        journal = Journal(folder)
-        budget = subject.budget_of(request.base)
-        space = first_space(request, subject, budget)
-    if not journal.header:
-        journal.start(identity, budget_bytes=budget, space=space.content_hash)
-    elif journal.records:
-        on_event(Notice(f"carrying on: {len(journal.records)} trials of an earlier run are known"))
-    return journal, space
 
 
 class _Tuning:
     """One run.  What it has found so far can be judged at any moment after `begin`."""
 
-    def __init__(self, request: TuneRequest, subject: Subject, journal: Journal, space: Space, start: float) -> None:
+    def __init__(
+        self,
+        request: TuneRequest,
+        subject: Subject,
+        journal: Journal,
+        space: Space,
+        peers: Peers,
+        start: float,
+        on_best: Callable[[TuneResult], None],
+    ) -> None:
+        self.disk: tuple[DiskRow, ...] = ()
+        self._peers = peers
+        self._on_best = on_best
+        self._race_result = RaceResult()
+        self._ended = ""
         self._request = request
         self._subject = subject
         self._journal = journal
@@ -101,6 +97,7 @@ class _Tuning:
         self._start = start
         self._resumed = bool(journal.records)
         self._interrupted = False
+        self._priors: list[Params] = []
         self._whole = space  # with the knobs that turned out to be dead
         self._dead: dict[str, str] = {}
         self._judge = Judge(request.objective, space.base.memory.budget)
@@ -115,7 +112,7 @@ class _Tuning:
             procedure=self._request.procedure(),
         )
         self._prepared_s = clock() - self._start
-        self._measurer = Measurer(runner, self._journal, self._judge, spec, on_event, clock)
+        self._measurer = Measurer(runner, self._journal, self._judge, spec, on_event, clock, peers=self._peers)
         known = [each for each in self._journal.records if each.purpose is Purpose.DEFAULT]
         for record in known:
             if isinstance(record.outcome, Measured):
@@ -129,25 +126,33 @@ class _Tuning:
                 reason = getattr(outcome, "reason", "nothing was heard from the worker for too long")
                 raise WorkerFailed(f"the default settings do not run: {reason}")
             first = outcome
-        self._rank(replace(self._space.facts, ranking=by_wait(self._subject.facts.layers, first)))
+        self._peers.news()  # what others know already need not be measured again
+        ranking = self._peers.agree("ranking", by_wait(self._subject.facts.layers, first))
+        self._rank(replace(self._space.facts, ranking=tuple(ranking)))
         try:
             guessed = self._guesses_everywhere()
         except KeyboardInterrupt:  # the default is known, so there is a result; nothing else is measured
             self._interrupted = True
         else:
-            if isinstance(guessed, Measured):
-                facts = self._space.facts
-                self._rank(replace(facts, guess_ranking=by_guesses(facts.ranking, guessed)))
+            facts = self._space.facts
+            ours = by_guesses(facts.ranking, guessed) if isinstance(guessed, Measured) else None
+            agreed = self._peers.agree("guess_ranking", ours)
+            if agreed is not None:
+                self._rank(replace(facts, guess_ranking=tuple(agreed)))
 
     def _rank(self, facts: SpaceFacts) -> None:
         """What proposals mean depends on the rankings, so the history is made anew."""
         self._whole = replace(self._whole, facts=facts)
         self._space = self._whole.without(self._dead)
         self._history = History(self._space)
-        for record in self._journal.records:
+        for record in self._records():
             if record.purpose.explores:
                 config = self._history.config(self._space.canonical(record.params))
                 self._history.add(config, record.outcome)
+
+    def _records(self) -> list[Record]:
+        """Of this process, and of others as far as they are taken in."""
+        return [*self._journal.records, *self._peers.known.values()]
 
     def _guesses_everywhere(self) -> Outcome | None:
         """How the trial ended that ranks layers by what guesses gain them; None where there is none.
@@ -161,64 +166,105 @@ class _Tuning:
         config = self._history.config(params)
         if config is self._history.default:
             return next(iter(config.measured), None)
-        records = self._journal.records
+        records = self._records()
         known = next((each.outcome for each in records if each.purpose is Purpose.RANK), None)
         if known is not None or any(each.purpose is Purpose.SEARCH for each in records):
             return known
-        trials = math.inf if self._request.trials is None else self._request.trials
-        if min(trials, self._left_s() / max(self._measurer.trial_s, 1e-9)) < _RANKED_FROM:
+        if self._trials_left() < _RANKED_FROM:
             return None
         outcome = self._measurer.measure(config, Purpose.RANK)
         self._history.add(config, outcome)
         return outcome
 
-    def run(self, disk: Sequence[DiskRow], on_event: OnEvent) -> TuneResult:
-        race = RaceResult()
-        ended, interrupted = "", False
+    def run(self, on_event: OnEvent, foresee: Callable[[Space], Sequence[Params]]) -> TuneResult:
+        interrupted = False
         self._drop_dead(on_event)
-        search_plan = self._search_plan()
-        search = self._search(search_plan, on_event)
+        plan = self._search_plan()
+        self._search = self._new_search(plan, on_event)
         if self._request.trials is not None:
-            plan = race_plan(self._request, self._measurer.trial_s, self._left_s())
-            self._measurer.planned = self._request.trials + plan.trials(plan.finalists)
+            race = race_plan(self._request, self._measurer.trial_s, self._left_s())
+            self._measurer.planned = self._request.trials + race.trials(race.finalists)
         try:
             if self._interrupted:
                 raise KeyboardInterrupt
-            search.measure_default(again=self._resumed)
+            self._search.measure_default(again=self._resumed)
+            if self._resumed:
+                self._say_best()
+            self._priors = self._worth_a_trial(foresee, on_event)
             on_event(PhaseStarted("search", f"{len(self._space.knobs)} settings, {self._space.size} combinations"))
-            ended = self._run_search(search)
+            self._run_search()
             while self._drop_dead(on_event):
-                search = self._search(search_plan, on_event)
-                ended = self._run_search(search)
-            self._race(race, search, on_event)
+                self._search = self._new_search(plan, on_event)
+                self._run_search()
+            self._race(on_event)
         except KeyboardInterrupt:
             interrupted = True
         on_event(PhaseStarted("verdict"))
+        return self._verdict(interrupted=interrupted)
+
+    def _verdict(self, *, interrupted: bool) -> TuneResult:
         return decide(
             Evidence(
                 history=self._history,
                 judge=self._judge,
-                race=race,
+                race=self._race_result,
                 records=self._journal.records,
-                noise=search.noise,
-                disk=tuple(disk),
+                noise=self._search.noise,
+                disk=self.disk,
                 base=self._request.base,
                 fixed=self._request.fixed_values(),
                 interrupted=interrupted,
-                search=self._search_facts(ended),
-                workload=self._workload_facts(),
+                search=self._search_facts(),
+                workload=self._request.workload_facts(),
             )
         )
 
-    def _search(self, plan: SearchPlan, on_event: OnEvent) -> Search:
-        return Search(self._space, self._history, self._measurer, self._judge, plan, on_event)
+    def _say_best(self) -> None:
+        best = self._verdict(interrupted=True)
+        if best.tuned is not None:
+            self._on_best(best)
 
-    def _run_search(self, search: Search) -> str:
-        priors = [self._space.to_params(each) for each in self._request.priors]
-        return search.run(self._proposals(), priors, lambda: self._dead_now().keys() != self._dead.keys())
+    def _new_search(self, plan: SearchPlan, on_event: OnEvent) -> Search:
+        def hear(event: TuneEvent) -> None:
+            on_event(event)
+            if isinstance(event, BestChanged):
+                self._say_best()
+
+        return Search(self._space, self._history, self._measurer, self._judge, plan, hear)
+
+    def _run_search(self) -> None:
+        proposals = self._proposals()
+        self._ended = self._search.run(proposals, self._priors, lambda: self._outdated(proposals))
+
+    def _outdated(self, proposals: Proposals) -> bool:
+        """Takes in what others found; whether the space must be made anew."""
+        names = self._peers.news()
+        self._history.busy = self._peers.busy
+        for name in names:
+            record = self._peers.known[name]
+            config = self._history.config(self._space.canonical(record.params))
+            self._history.add(config, record.outcome)
+            proposals.add(config.params, self._judge.judge(record.outcome), name)
+        if names:
+            self._say_best()
+        return self._dead_now().keys() != self._dead.keys()
+
+    def _worth_a_trial(self, foresee: Callable[[Space], Sequence[Params]], on_event: OnEvent) -> list[Params]:
+        """What served before, and, in a study that is new and long enough, what a simulation thinks fast."""
+        known = [self._space.to_params(each) for each in self._request.priors]
+        begun = any(each.purpose is Purpose.SEARCH for each in self._records())
+        if begun or not self._space.knobs or self._trials_left() < _RANKED_FROM:
+            return known
+        on_event(PhaseStarted("simulation", "a recorded run under hundreds of settings"))
+        return [*known, *foresee(self._space)]
+
+    def _trials_left(self) -> float:
+        """At most, by number and time."""
+        trials = math.inf if self._request.trials is None else self._request.trials
+        return min(trials, self._left_s() / max(self._measurer.trial_s, 1e-9))
 
     def _dead_now(self) -> dict[str, str]:
-        return dead_knobs(self._whole, self._journal.records)
+        return dead_knobs(self._whole, self._records())
 
     def _drop_dead(self, on_event: OnEvent) -> bool:
         """Makes the space anew without the knobs that do nothing; True if others are missing than before.
@@ -235,7 +281,12 @@ class _Tuning:
 
     def _proposals(self) -> Proposals:
         return Proposals.open(
-            self._journal.folder, self._space, self._journal.records, self._judge, seed=self._request.seed
+            self._journal.folder,
+            self._space,
+            self._journal.records,
+            self._judge,
+            seed=self._request.seed,
+            others=self._peers.known,
         )
 
     def _deadline(self) -> float:
@@ -255,10 +306,11 @@ class _Tuning:
             seed=self._request.seed,
         )
 
-    def _race(self, race: RaceResult, search: Search, on_event: OnEvent) -> None:
+    def _race(self, on_event: OnEvent) -> None:
+        race = self._race_result
         default = self._history.default
         plan = race_plan(self._request, self._measurer.trial_s, self._left_s() / RACE_SHARE)
-        finalists = search.finalists(plan.finalists)
+        finalists = self._search.finalists(plan.finalists)
         if not finalists:
             untried = bool(self._space.knobs) and not self._history.candidates and self._request.time_s is not None
             late = untried and self._left_s() < self._measurer.trial_s
@@ -273,7 +325,7 @@ class _Tuning:
             )
         )
         plan = replace(plan, deadline=self._deadline())
-        run_race(race, self._measurer, self._judge, default, finalists, plan, search.noise.sigma)
+        run_race(race, self._measurer, self._judge, default, finalists, plan, self._search.noise.sigma, self._say_best)
 
     def _too_short(self, what: str) -> str:
         trial_s = self._measurer.trial_s
@@ -283,24 +335,13 @@ class _Tuning:
             f"at least {math.ceil(needed_s)} s needed; what was measured is kept, a rerun carries on"
         )
 
-    def _search_facts(self, ended: str) -> dict[str, Any]:
+    def _search_facts(self) -> dict[str, Any]:
         return {
-            "ended": ended,
+            "ended": self._ended,
             "seed": self._request.seed,
             "seconds": self._measurer.clock() - self._start,
             "combinations": self._space.size,
             "study": self._journal.folder.name,
             "dead": self._dead,
-        }
-
-    def _workload_facts(self) -> dict[str, Any]:
-        workload = self._request.workload
-        lengths = {key: value for key, value in asdict(workload).items() if key != "passages"}
-        return {
-            **lengths,
-            "hash": workload.content_hash,
-            "passages": len(workload.passages),
-            "repeats": self._request.repeats,
-            "pages": self._request.pages.value,
-            "objective": self._request.objective.value,
+            **({"of_others": len(self._peers.known)} if self._request.storage is not None else {}),
         }

@@ -77,10 +77,12 @@ def _objection(race: RaceResult) -> str:
 
 
 def _best_so_far(evidence: Evidence) -> Config | None:
-    """The best of the search, if a single measurement can be believed so far."""
+    """The winner of the race's rounds, else the best of the search, if its measurements can be believed so far."""
     judge = evidence.judge
     needed = judge.default_score + math.log1p(evidence.noise.credible_gain)
-    for config in evidence.history.ranked(judge)[:1]:
+    winner = evidence.race.winner
+    best = evidence.history.ranked(judge)[:1] if winner is None or not winner.measured else [winner]
+    for config in best:
         if config is not evidence.history.default and config.score(judge) >= needed:
             return config
     return None

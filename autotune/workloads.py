@@ -60,7 +60,18 @@ def _lengths(args: argparse.Namespace) -> _Lengths:
     time = getattr(args, "time", None)
     usual = _USUAL if time is None else _usual(duration_s(time))
     asked = {name: getattr(args, name) for name in ("repeats", "prompt_tokens", "warmup_tokens", "decode_tokens")}
-    return replace(usual, **{name: value for name, value in asked.items() if value is not None})
+    lengths = replace(usual, **{name: value for name, value in asked.items() if value is not None})
+    return lengths if args.context is None else _at_context(lengths, args.context, args.prompt_tokens)
+
+
+def _at_context(lengths: _Lengths, context: int, prompt_tokens: int | None) -> _Lengths:
+    """With prompts so long that the timed tokens have `context` tokens before them."""
+    if prompt_tokens is not None:
+        raise RequestInvalid("--context and --prompt-tokens both say how long a prompt is; give one of them")
+    decoded = 1 + lengths.warmup_tokens  # the prompt gives the first
+    if context <= decoded:
+        raise RequestInvalid(f"--context must be more than the {decoded} tokens decoded untimed, got {context}")
+    return replace(lengths, prompt_tokens=context - decoded)
 
 
 def _usual(time_s: float) -> _Lengths:

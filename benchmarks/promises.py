@@ -3,6 +3,7 @@
 python benchmarks/promises.py memory --model layers:4 --budget 1.5GiB
 python benchmarks/promises.py prefill --model layers:2 --slots 128
 python benchmarks/promises.py misses --model demo --slots 16
+python benchmarks/promises.py packing --model layers:4 --folder /somewhere/with/12/GB
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,10 +30,23 @@ from autotune.probe import ProbePlan, probe_disk
 from streaming_core import Settings
 from streaming_core.hardware import detect
 from streaming_core.models import default_cache_dir, resolve_model
-from streaming_core.testing import prompts
+from streaming_core.testing import make_checkpoint, parse_size, prompts
 from streaming_core.units import format_size
 
 _IMPORT_ONLY = "import mlx_lm, streaming_core.hardware as hardware; print(hardware.detect().process_memory().rss_bytes)"
+
+# Prints peak RSS, bytes of the trunk and of one layer's records.
+_LOAD_AND_PACK = """
+import sys
+from pathlib import Path
+import streaming_core
+from streaming_core.hardware import detect
+wanted = streaming_core.Settings().with_values({"residency.slots": 10, "residency.resident_layers": "none"})
+with streaming_core.load(Path(sys.argv[1]), wanted, cache_dir=Path(sys.argv[2])) as model:
+    outline = model.outline
+    layer = outline.expert_bytes // len(outline.layers)
+    print(detect().process_memory().peak_rss_bytes, outline.demand.trunk_bytes, layer)
+"""
 
 
 def main() -> None:
@@ -55,6 +71,12 @@ def main() -> None:
     misses.add_argument("--tokens", type=int, default=60, help="tokens decoded in a round")
     misses.add_argument("--rounds", type=int, default=7)
     misses.set_defaults(run=misses_cost)
+    packing = parts.add_parser("packing", help="peak RSS of loading and packing against trunk and two layers' records")
+    packing.add_argument("--model", default="layers:4")
+    packing.add_argument(
+        "--folder", type=Path, help="for checkpoints and stores, removed afterwards (default: a new one)"
+    )
+    packing.set_defaults(run=packs)
     args = parser.parse_args()
     print(json.dumps(args.run(args), indent=2))
 
@@ -87,6 +109,59 @@ def keeps_budget(args: argparse.Namespace) -> dict[str, Any]:
         "tokens": len(decoding),
         "plan": {name: format_size(nbytes) for name, nbytes in plan.terms.items()},
     }
+
+
+def packs(args: argparse.Namespace) -> dict[str, Any]:
+    """Each layout in a process of its own: what made the checkpoint must not count."""
+    baseline = int(subprocess.run([sys.executable, "-c", _IMPORT_ONLY], capture_output=True, check=True).stdout)
+    found: dict[str, Any] = {"import_rss": format_size(baseline)}
+    with tempfile.TemporaryDirectory(dir=args.folder) as place:
+        folder = make_checkpoint(Path(place) / "stacked", parse_size(args.model))
+        for name in ("stacked", "one_per_expert"):
+            if name == "one_per_expert":
+                folder = unstacked(folder, Path(place) / name)
+                shutil.rmtree(Path(place) / "stacked")
+            command = [sys.executable, "-c", _LOAD_AND_PACK, str(folder), str(Path(place) / "cache")]
+            peak, trunk, layer = map(int, subprocess.run(command, capture_output=True, check=True).stdout.split())
+            shutil.rmtree(Path(place) / "cache")
+            bound = baseline + trunk + 2 * layer
+            found[name] = {
+                "peak_rss": format_size(peak),
+                "trunk": format_size(trunk),
+                "layer": format_size(layer),
+                "bound": format_size(bound),
+                "layers_above_import_and_trunk": round((peak - baseline - trunk) / layer, 3),
+                "kept": peak <= bound,
+            }
+    return found
+
+
+def unstacked(folder: Path, target: Path) -> Path:
+    """The same bytes under one name per expert: only headers differ."""
+    target.mkdir()
+    for path in folder.iterdir():
+        if path.suffix != ".safetensors" and "index" not in path.name:
+            shutil.copy(path, target)
+    for path in folder.glob("*.safetensors"):
+        with path.open("rb") as source, (target / path.name).open("wb") as file:
+            header = json.loads(source.read(int.from_bytes(source.read(8), "little")))
+            text = json.dumps(dict(single for entry in header.items() for single in _singles(*entry))).encode()
+            file.write(len(text).to_bytes(8, "little") + text)
+            shutil.copyfileobj(source, file, 8 << 20)
+    return target
+
+
+def _singles(name: str, entry: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    if ".switch_mlp." not in name:
+        yield name, entry
+        return
+    block, tensor = name.split(".switch_mlp.")
+    experts, *shape = entry["shape"]
+    begin, end = entry["data_offsets"]
+    size = (end - begin) // experts
+    for expert in range(experts):
+        span = [begin + expert * size, begin + (expert + 1) * size]
+        yield f"{block}.experts.{expert}.{tensor}", {**entry, "shape": shape, "data_offsets": span}
 
 
 def prefills(args: argparse.Namespace) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from streaming_core.hardware import Machine
 from streaming_core.kernels.cuda_link import CudaLink
 from streaming_core.kernels.offer import makers
 from streaming_core.kernels.select import make_kernels
+from streaming_core.models.direct import check_places
 from streaming_core.models.outline import OpenModel
 from streaming_core.models.switches import Switch, put_module
 from streaming_core.progress import OnProgress, Progress
@@ -46,16 +47,16 @@ def store_folder(cache_dir: Path, name: str, fingerprint: str) -> Path:
 def open_store(
     opened: OpenModel, settings: Settings, cache_dir: Path, machine: Machine, on_progress: OnProgress
 ) -> Store:
-    """The store that `store.layout` names, packed first if it is not there.
+    """The store that `store.layout` names, packed first if it is not there, or where it must be (`outline.indirect`).
 
     Raises:
         StoreInvalid, DiskFull, ReadError: see the stores and `pack`.
     """
     bypass = settings.reading.page_cache == "bypass"
     outline = opened.outline
-    if settings.store.layout == "checkpoint":
-        wanted = {s.layer: (s.path, s.experts, s.geometry) for s in opened.switches}
-        return CheckpointStore(outline.folder, wanted, machine, bypass=bypass)
+    if outline.layout(settings.store.layout) == "checkpoint":
+        check_places(outline.folder, opened.switches, opened.places)
+        return CheckpointStore(opened.places, machine, bypass=bypass)
     folder = store_folder(cache_dir, outline.name, outline.fingerprint)
     sources = {s.layer: s for s in opened.switches}
     # Not Path.exists: it raises in a folder that may not be searched, and `pack` says what is wrong with one.
@@ -64,7 +65,7 @@ def open_store(
         def report(done: int, total: int) -> None:
             on_progress(Progress("packing experts", done, total))
 
-        pack(folder, outline.fingerprint, sources, machine, report)
+        pack(folder, outline.fingerprint, sources, machine, report, needed=outline.indirect is not None)
     geometry: Mapping[int, RecordGeometry] = {s.layer: s.geometry for s in opened.switches}
     return PackedStore(folder, outline.fingerprint, geometry, machine, bypass=bypass)
 

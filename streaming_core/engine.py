@@ -63,6 +63,7 @@ class Engine:
         self._budget = budget
         self._pass: PassBudget = budget.begin_pass()
         self._guesses: list[Guess] = []  # made in this pass, not acted upon yet
+        self._guess_bytes: dict[int, int] = {}  # of a record, by layer; the store may be closed when it is needed
         self._own: Guess | None = None  # for the layer that is about to run
         self._tokens = 0
         self._passes = 0
@@ -158,9 +159,9 @@ class Engine:
             begun = self.prefetch.fetch(layer, chosen, {expert for expert, _ in ranked}) if chosen else 0
             self.torn.discard(guess.layer)
             self._pass.spend(begun)
-            counters = self.counters[guess.layer]
-            counters.guessed += begun
-            counters.prefetch_bytes += begun * self.store.read_bytes(guess.layer)
+            if begun:
+                self.counters[guess.layer].guessed += begun
+                self._guess_bytes[guess.layer] = self.store.read_bytes(guess.layer)
 
     def leaves(self, counters: LayerCounters) -> None:
         """The call of a streamed layer is over."""
@@ -186,6 +187,7 @@ class Engine:
     # ---- counters ------------------------------------------------------------------------------------------------
 
     def stats(self) -> Stats:
+        self._count_arrived()
         rows = list(self.counters.items())
         return Stats(
             tokens=self._tokens,
@@ -204,12 +206,22 @@ class Engine:
         )
 
     def reset_stats(self) -> None:
+        self._count_arrived()  # those before the reset
         self._tokens = self._passes = 0
         for counters in self.counters.values():
             counters.reset()
         mx.reset_peak_memory()
 
+    def _count_arrived(self) -> None:
+        if self._closed:  # what the end of the reader ended was not read
+            return
+        for layer, counters in self.counters.items():
+            if arrived := self.prefetch.arrived(layer):
+                counters.guesses_read += arrived
+                counters.prefetch_bytes += arrived * self._guess_bytes[layer]
+
     def close(self) -> None:
+        self._count_arrived()
         self._closed = True
         self.reader.close()
         self.store.close()
@@ -224,6 +236,7 @@ def _layer_stats(layer: int, counters: LayerCounters) -> LayerStats:
         wait_s=counters.wait_s,
         guessed=counters.guessed,
         guesses_used=counters.guesses_used,
+        guesses_read=counters.guesses_read,
         prefetch_bytes=counters.prefetch_bytes,
         sync_s=counters.sync_s,
         elapsed_s=counters.elapsed_s,

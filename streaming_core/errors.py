@@ -10,6 +10,7 @@ __all__ = [
     "BudgetTooSmall",
     "ContextExceeded",
     "DiskFull",
+    "ExpertsNotInMemory",
     "KernelWarning",
     "ModelClosed",
     "ModelNotFound",
@@ -47,6 +48,10 @@ class ModelClosed(AutotuneError):
 
     def __init__(self) -> None:
         super().__init__("this model is closed; load it again")
+
+
+class ExpertsNotInMemory(AutotuneError):
+    """Something was asked of a streamed model that only experts in memory can do."""
 
 
 class KernelWarning(UserWarning):

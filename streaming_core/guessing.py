@@ -13,7 +13,7 @@ from streaming_core.errors import ModelNotSupported, SettingsError
 from streaming_core.hardware import Machine
 from streaming_core.layer_set import LayerSet
 from streaming_core.models.outline import OpenModel
-from streaming_core.models.routers import router_view
+from streaming_core.models.routers import Router, input_norm, router_view
 from streaming_core.observe import ObservedNorm
 from streaming_core.predict import (
     CascadePredictor,
@@ -68,16 +68,37 @@ def make_predictor(
         if oracle is None:
             raise SettingsError("predict.kind oracle replays a recorded run: give load() its `oracle`")
         return OraclePredictor(oracle, plan.streamed, ahead)
-    views = {n: view for n in plan.streamed if (view := router_view(opened.model.layers[n])) is not None}
-    if not views:
+    views = _views(opened, plan, kind)
+    later = _ahead(opened, views, ahead)
+    if kind == "cascade":
+        early = GatePredictor(later, width, link, from_router_input=True)
+        own = _ahead(opened, views, 0)
+        return CascadePredictor(early, GatePredictor(own, width, link, from_router_input=False))
+    return GatePredictor(later, width, link, from_router_input=kind == "gate_input")
+
+
+def _ahead(opened: OpenModel, views: Mapping[int, Router], ahead: int) -> dict[int, tuple[int, Router]]:
+    """Layer -> the layer whose guess is made there, and its router.  Layers without experts do not count: they wait for
+    nothing, so a guess made in one would not be looked at before the next that has some."""
+    layers = opened.outline.layers
+    pairs = zip(layers, layers[ahead:], strict=False)
+    return {layer: (target, views[target]) for layer, target in pairs if target in views}
+
+
+def _views(opened: OpenModel, plan: MemoryPlan, kind: str) -> dict[int, Router]:
+    """Of the streamed layers' routers.  Raises ModelNotSupported: none is known, or none as this kind of guess asks."""
+    outline = opened.outline
+    if not outline.guess_kinds:
         raise ModelNotSupported(
-            f"{opened.outline.name}: guessing by router is not known for {opened.outline.model_type}; "
+            f"{outline.name}: guessing by router is not known for {outline.model_type}; "
             "use predict.kind frequency or none"
         )
-    if kind == "cascade":
-        early = GatePredictor(views, width, ahead, link, from_router_input=True)
-        return CascadePredictor(early, GatePredictor(views, width, 0, link, from_router_input=False))
-    return GatePredictor(views, width, ahead, link, from_router_input=kind == "gate_input")
+    if kind not in outline.guess_kinds:
+        raise ModelNotSupported(
+            f"{outline.name}: predict.kind {kind} takes what experts are given for what their router is given, which "
+            f"is something else in {outline.model_type}; use predict.kind gate, frequency or none"
+        )
+    return {n: view for n in plan.streamed if (view := router_view(opened.model.layers[n])) is not None}
 
 
 def make_prefetch(
@@ -100,9 +121,10 @@ def make_prefetch(
 
 
 def observe_inputs(model: nn.Module, engine: Engine) -> None:
-    """Puts an observing module in the place of every decoder layer's `input_layernorm`."""
+    """Puts an observing module in the place of the norm that every decoder layer's input goes through first."""
     for number, layer in enumerate(model.layers):
-        if isinstance(norm := layer.get("input_layernorm"), nn.Module):
-            layer.input_layernorm = ObservedNorm(norm, partial(engine.sees_input, number))
+        if (place := input_norm(layer)) is not None:
+            owner, key = place
+            owner[key] = ObservedNorm(owner[key], partial(engine.sees_input, number))
             if engine.first_observed is None:
                 engine.first_observed = number

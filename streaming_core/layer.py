@@ -131,10 +131,11 @@ class StreamedLayer:
             self.counters.wait_s += time.perf_counter() - started
 
     def _keep(self, out: mx.array) -> mx.array:
+        # Started now, so that the device works while the next layer's graph is built.  MLX refuses it where a gradient
+        # is asked for, which would be computed from slots that hold other experts by then.
+        mx.async_eval(out)  # type: ignore[no-untyped-call]
         if out.nbytes <= _KEEP_BYTES:
             self._last = out
-            # Started now, so that the device works while the next layer's graph is built.
-            mx.async_eval(out)  # type: ignore[no-untyped-call]
         else:
             mx.eval(out)
             self._last = None

@@ -11,7 +11,7 @@ __all__ = ["ObservedNorm"]
 
 
 class ObservedNorm(nn.Module):  # type: ignore[misc]
-    """Stands where a decoder layer's `input_layernorm` was: notes its argument, then calls the original."""
+    """Stands where the first norm of a decoder layer was: notes its argument, then calls the original."""
 
     def __init__(self, norm: nn.Module, see: Callable[[mx.array], None]) -> None:
         super().__init__()

@@ -19,11 +19,13 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from streaming_core.assemble import assemble, open_store
+from streaming_core.cache_limit import CacheLimit
 from streaming_core.engine import Engine
 from streaming_core.errors import ModelClosed, ModelNotSupported
 from streaming_core.hardware import Machine, default_budget_bytes, detect
 from streaming_core.in_force import settings_in_force, unread_settings
 from streaming_core.kernels.select import LayerChoice
+from streaming_core.layer_set import LayerSet
 from streaming_core.models.outline import ModelOutline, OpenModel, open_model
 from streaming_core.models.resolve import default_cache_dir, resolve_model
 from streaming_core.profile import Profile
@@ -36,8 +38,10 @@ from streaming_core.trace import Stats
 
 __all__ = ["StreamedModel", "inspect", "load", "plan"]
 
-# mlx_lm options that look at the prompt's tokens themselves, so mlx_lm has to see the prompt.
-_WHOLE_PROMPT_OPTIONS = ("logits_processors", "draft_model", "input_embeddings")
+# mlx_lm options that have to do with the prompt's tokens or passes, so mlx_lm has to see the prompt.
+_WHOLE_PROMPT_OPTIONS = (
+    "logits_processors", "draft_model", "input_embeddings", "kv_bits", "prompt_progress_callback",
+)  # fmt: skip
 
 
 class StreamedModel:
@@ -60,7 +64,7 @@ class StreamedModel:
         settings: Settings,
         memory_plan: MemoryPlan,
         engine: Engine,
-        restore_cache_limit: int,
+        cache_limit: CacheLimit,
     ) -> None:
         self.model: nn.Module = opened.model
         self.tokenizer = tokenizer
@@ -69,12 +73,20 @@ class StreamedModel:
         self.memory_plan = memory_plan
         self.outline = opened.outline
         self._engine = engine
-        self._restore_cache_limit = restore_cache_limit
+        self._cache_limit = cache_limit
         self._closed = False
         # Nothing but the output comes after the experts of the last decoder layer, so a pass that only fills caches
         # can do without them.
         last = opened.outline.decoder_layers - 1
         self._last_layer = last if last in memory_plan.streamed else None
+
+    def __repr__(self) -> str:
+        plan, outline = self.memory_plan, self.outline
+        in_part, whole = LayerSet.of(plan.streamed), LayerSet.of(set(outline.layers) - set(plan.streamed))
+        facts = [f"{plan.slots} of {outline.experts} experts of layers {in_part} in memory"] if plan.streamed else []
+        facts += [f"all of layers {whole}"] if whole.layers else []
+        facts += ["closed"] if self._closed else []
+        return f"<StreamedModel {outline.name} ({outline.model_type}): {'; '.join(facts)}>"
 
     def stats(self) -> Stats:
         """Counts since load or `reset_stats()`."""
@@ -137,9 +149,16 @@ class StreamedModel:
         """
         self._check_open()
         tokens = self._tokens(prompt)
-        cache = self.make_cache() if prompt_cache is None else prompt_cache
+        cache = self._cache_for(options) if prompt_cache is None else prompt_cache
         self._check_room(len(tokens), max_tokens, cache)
         return self._stream(tokens, max_tokens, cache, options)
+
+    def _cache_for(self, options: dict[str, Any]) -> list[Any]:
+        """As mlx_lm's stream_generate would make it: a draft model's entries follow those of the model."""
+        draft = options.get("draft_model")
+        if draft is not None:
+            return [*make_prompt_cache(self.model), *make_prompt_cache(draft)]
+        return list(make_prompt_cache(self.model, options.get("max_kv_size")))
 
     def _stream(
         self, tokens: list[int], max_tokens: int, cache: list[Any], options: dict[str, Any]
@@ -178,7 +197,7 @@ class StreamedModel:
             raise ModelClosed
 
     def _check_room(self, prompt_tokens: int, max_tokens: int, cache: Sequence[Any]) -> None:
-        held = max((entry.size() or getattr(entry, "offset", 0) for entry in cache), default=0)
+        held = max((_tokens_held(entry) for entry in cache), default=0)
         check_context(self.memory_plan, self.settings.memory.context, held, prompt_tokens, max_tokens)
 
     def close(self) -> None:
@@ -186,7 +205,7 @@ class StreamedModel:
         if self._closed:
             return
         self._engine.close()
-        mx.set_cache_limit(self._restore_cache_limit)
+        self._cache_limit.release()
         self._closed = True  # last: Ctrl-C may come between
 
     def __enter__(self) -> StreamedModel:
@@ -214,11 +233,16 @@ def inspect(
     return _open(model, cache_dir or default_cache_dir(), machine or detect(), on_progress).outline
 
 
-def plan(outline: ModelOutline, settings: Settings, machine: Machine | None = None) -> MemoryPlan:
-    """The memory plan of a model under these settings on this machine.  Raises BudgetTooSmall, SettingsError."""
+def plan(outline: ModelOutline, settings: Settings, machine: Machine | None = None, *, batch: int = 1) -> MemoryPlan:
+    """The memory plan of a model under these settings on this machine, for so many sequences at once.
+
+    Raises BudgetTooSmall, SettingsError.
+    """
     check_reader(settings.reading)  # here, because whoever loads or tunes plans before anything is written
     machine = machine or detect()
-    return plan_memory(outline.demand, settings, default_budget_bytes(machine.hardware(), machine.memory()))
+    return plan_memory(
+        replace(outline.demand, batch=batch), settings, default_budget_bytes(machine.hardware(), machine.memory())
+    )
 
 
 def load(
@@ -247,17 +271,19 @@ def load(
     opened = _open(model, cache_dir, machine, on_progress)
     settings = _settings_for(profile_or_settings, model, opened.outline)
     memory_plan = plan(opened.outline, settings, machine)
-    in_force = settings_in_force(settings, memory_plan, machine.hardware().backend)
+    in_force = settings_in_force(settings, memory_plan, machine.hardware().backend).with_values(
+        {"store.layout": opened.outline.layout(settings.store.layout)}
+    )
     tokenizer = _tokenizer(opened)
     store = open_store(opened, settings, cache_dir, machine, on_progress)
-    before = mx.set_cache_limit(settings.memory.mlx_cache)
+    cache_limit = CacheLimit(settings.memory.mlx_cache)
     try:
         engine = assemble(opened, memory_plan, settings, store, machine, oracle, on_progress)
     except BaseException:
-        mx.set_cache_limit(before)
+        cache_limit.release()
         store.close()
         raise
-    return StreamedModel(opened, tokenizer, in_force, memory_plan, engine, before)
+    return StreamedModel(opened, tokenizer, in_force, memory_plan, engine, cache_limit)
 
 
 def _open(model: str | Path, cache_dir: Path, machine: Machine, on_progress: OnProgress) -> OpenModel:
@@ -266,6 +292,12 @@ def _open(model: str | Path, cache_dir: Path, machine: Machine, on_progress: OnP
     if not opened.switches:
         raise ModelNotSupported(f"{source.name}: no routed experts found")
     return opened
+
+
+def _tokens_held(entry: Any) -> int:
+    """Of one layer's cache.  deepseek_v41's has no size, and a recurrent one's is always 0."""
+    size = int(entry.size()) if hasattr(entry, "size") else 0
+    return size or int(getattr(entry, "offset", 0))
 
 
 def _tokenizer(opened: OpenModel) -> TokenizerWrapper:

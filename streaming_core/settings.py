@@ -152,7 +152,7 @@ class PredictSettings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefetchSettings:
     backend: str = "none"  # what is done with a guess: advise hints, stage reads aside, slots reads into the bank
-    ahead: int = 1  # layers from the guess to its target; 0: the same layer, before its attention
+    ahead: int = 1  # layers with experts from the guess to its target; 0: the same layer, before its attention
     per_layer: int = 8  # guesses acted upon per layer and pass
     per_pass: int | str = "all"  # guesses acted upon in one forward pass, over all layers
     depth: int = 16  # backends stage, slots: guesses queued or being read, over all layers; more are dropped

@@ -24,12 +24,18 @@ class LayerCounters:
     syncs: int = 0
     guessed: int = 0
     guesses_used: int = 0
+    guesses_read: int = 0
     prefetch_bytes: int = 0
 
     def reset(self) -> None:
         self.calls = self.hits = self.misses = self.demand_bytes = self.syncs = 0
-        self.guessed = self.guesses_used = self.prefetch_bytes = 0
+        self.guessed = self.guesses_used = self.guesses_read = self.prefetch_bytes = 0
         self.wait_s = self.sync_s = self.elapsed_s = 0.0
+
+    @property
+    def wasted_bytes(self) -> int:
+        """Read on a guess and not asked for by the call it was made for; a later call may still find it in a slot."""
+        return _unused_bytes(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +53,8 @@ class LayerStats:
     wait_s: float  # time the model stood still for reads
     guessed: int = 0  # reads (or hints) begun on a guess
     guesses_used: int = 0  # of them, asked for by the call they were made for
-    prefetch_bytes: int = 0  # read because of a guess
+    guesses_read: int = 0  # of them, read to the end by now (or hinted): not taken back, not on their way
+    prefetch_bytes: int = 0  # of those
     sync_s: float = 0.0  # time in the evaluation of the router's choice: computation the host waits for, guesses' too
     elapsed_s: float = 0.0
 
@@ -59,8 +66,12 @@ class LayerStats:
     @property
     def wasted_bytes(self) -> int:
         """Read on a guess and not asked for by the call it was made for; a later call may still find it in a slot."""
-        unused = self.guessed - self.guesses_used
-        return self.prefetch_bytes * unused // self.guessed if self.guessed else 0
+        return _unused_bytes(self)
+
+
+def _unused_bytes(row: LayerCounters | LayerStats) -> int:
+    unused = max(0, row.guesses_read - row.guesses_used)
+    return row.prefetch_bytes * unused // row.guesses_read if unused else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +83,7 @@ class Stats:
     hits: int
     misses: int
     demand_bytes: int
-    prefetch_bytes: int
+    prefetch_bytes: int  # of guesses read to the end by now, or hinted; what was taken back before is not in it
     guessed: int  # reads (or hints) begun on a guess
     guesses_used: int  # of them, asked for by the router
     wait_s: float

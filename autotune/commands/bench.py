@@ -18,6 +18,8 @@ from autotune.context import (
     Context,
     chosen_settings,
     model_name,
+    say_busy,
+    say_checkpoint,
     say_kernels,
     say_settings,
     set_values,
@@ -75,10 +77,12 @@ def run(args: argparse.Namespace, context: Context) -> int:
     screen = context.screen
     choice = chosen_settings(args, place.machine)
     workload.check_room(choice.settings.memory.context)
-    say_settings(choice, screen)
+    say_busy(place.machine, screen)
+    say_settings(choice, place.machine.hardware(), screen)
     say_kernels(choice.settings, place.machine, screen)
     baseline = baseline_of(choice, model, place.machine.hardware(), screen)
     outline = outline_of(model, place, screen.progress)
+    say_checkpoint(outline, choice.settings, screen)
     choice.check(model, outline)
     pair = pair_for(choice, baseline, set_values(args), outline, place, screen)
     spec = TrialSpec(model=model, settings={}, workload=workload, cache_dir=args.cache_dir, procedure=procedure)

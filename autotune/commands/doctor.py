@@ -57,7 +57,9 @@ def run(args: argparse.Namespace, context: Context) -> int:
     problems = sum(each.level is Level.PROBLEM for each in findings)
     warnings = sum(each.level is Level.WARNING for each in findings)
     summary = f"{problems} problem{'s' * (problems != 1)}, {warnings} warning{'s' * (warnings != 1)}"
-    screen.result(_data(readings, findings), summary, lambda console: _show(console, readings, findings, summary))
+    found = [f"{f.level.value} {f.about}: {f.text}" for f in findings if f.level in (Level.PROBLEM, Level.WARNING)]
+    text = "\n".join([summary, *found])
+    screen.result(_data(readings, findings), text, lambda console: _show(console, readings, findings, summary))
     return 1 if problems else 0
 
 
@@ -75,6 +77,8 @@ def look_at(
     outline = None if model is None else outline_of(model, place, on_progress)
     if outline is not None and not is_packed(outline, place):
         settings = settings.with_values({"store.layout": "checkpoint"})  # packing is for `run`, which asks for it
+    if outline is not None and outline.indirect is not None and not is_packed(outline, place):
+        model = None  # it cannot run without being packed: the device is measured without its layers
     request = DeviceRequest(model=model, cache_dir=place.cache_dir, settings=settings)
     try:
         device: DeviceCosts | str = costs(request)
@@ -117,7 +121,7 @@ def _volume(
         except OSError as err:
             rows, refused = [], f"not measured: {place.cache_dir}: {err.strerror or err}"
         return Volume(read_from=place.cache_dir, rows=rows, refused=refused, cache_dir=place.cache_dir, free_bytes=free)
-    files = store_files(outline, place, settings.store.layout)
+    files = store_files(outline, place, settings.store.layout) or sorted(outline.folder.glob("*.safetensors"))
     rows, refused = probed(files, (outline.record_bytes, 4 * outline.record_bytes))
     return Volume(
         read_from=files[0].parent,

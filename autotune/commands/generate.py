@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from autotune.context import Context, chosen_settings, model_name, say_settings
+from autotune.context import Context, chosen_settings, model_name, say_checkpoint, say_settings
 from autotune.errors import RequestInvalid
 from autotune.runner import process_environment
 from autotune.wording import seconds_text, tps_text
@@ -25,7 +25,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
     if args.max_tokens < 1:
         raise RequestInvalid(f"--max-tokens must be at least 1, got {args.max_tokens}")
     model = model_name(args)
-    choice = chosen_settings(args, detect())
+    machine = detect()
+    choice = chosen_settings(args, machine)
     _restarted_for(choice.settings, context)
     prompt = _decoded(context.read_input() if args.prompt == "-" else args.prompt)
     if not prompt.strip():
@@ -33,10 +34,11 @@ def run(args: argparse.Namespace, context: Context) -> int:
     import streaming_core
 
     screen = context.screen
-    say_settings(choice, screen)
+    say_settings(choice, machine.hardware(), screen)
     loaded = streaming_core.load(model, choice.settings, cache_dir=args.cache_dir, on_progress=screen.progress)
     with loaded as streamed:
         choice.check(model, streamed.outline)
+        say_checkpoint(streamed.outline, choice.settings, screen)
         last = None
         tokens = _prompt(streamed.tokenizer, prompt, args.raw)
         room = _room(len(tokens), streamed.settings.memory.context)

@@ -6,7 +6,7 @@ import argparse
 
 from rich.text import Text
 
-from autotune.context import Context, model_name, set_values
+from autotune.context import Context, model_name, say_unused, set_values
 from autotune.prepare import Place, damaged_records, is_packed, outline_of, pack_store, store_files
 from streaming_core.hardware import detect
 from streaming_core.progress import Progress
@@ -22,6 +22,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     place = Place(detect(), args.cache_dir)
     screen = context.screen
     outline = outline_of(model, place, screen.progress)
+    say_unused(outline, screen)
 
     def on_layer(done: int, of: int) -> None:
         screen.progress(Progress("verifying", done, of, "layers"))

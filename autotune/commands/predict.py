@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -13,7 +12,7 @@ from rich.text import Text
 
 from autotune.context import Choice, Context, chosen_settings, model_name, say_settings
 from autotune.errors import RequestInvalid
-from autotune.prepare import Place, outline_of, pack_store
+from autotune.prepare import Place, outline_of, pack_store, read_bytes_of
 from autotune.simulate.costs import TokenCosts
 from autotune.simulate.described import Described, read_described
 from autotune.simulate.forecast import Forecast, Point, forecast
@@ -21,7 +20,7 @@ from autotune.tables import plain_table
 from autotune.versions import program_version
 from autotune.wording import tps_text
 from streaming_core.hardware import MemoryState, default_budget_bytes, detect
-from streaming_core.models.outline import ModelOutline, open_model
+from streaming_core.models.outline import ModelOutline
 from streaming_core.profile import Entry, Profile, Program
 from streaming_core.residency.memory import MemoryPlan, plan_memory
 from streaming_core.route_trace import RouteTrace, read_trace
@@ -56,7 +55,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
             f"recorded with prefill.chunk {trace.chunk}; with these settings it is {chunk}: counts may differ"
         )
     costs = None if args.counts_only else _costs(outline, settings, place, described, context)
-    found = forecast(trace, settings, plan_for, _read_bytes(outline, settings, place), costs)
+    found = forecast(trace, settings, plan_for, read_bytes_of(outline, settings, place), costs)
     if args.output is not None:
         _write(args, context, outline, settings, described, found)
     shown = _Shown(found, outline, None if described is None else described.hardware.profile_name(), trace)
@@ -68,8 +67,9 @@ def _choice(args: argparse.Namespace, described: Described | None, context: Cont
     """This machine's profile says nothing of another machine."""
     if described is not None and args.profile is None:
         args = argparse.Namespace(**{**vars(args), "profile": "none"})
-    choice = chosen_settings(args, detect())
-    say_settings(choice, context.screen)
+    machine = detect()
+    choice = chosen_settings(args, machine)
+    say_settings(choice, machine.hardware() if described is None else described.hardware, context.screen)
     return choice
 
 
@@ -84,12 +84,6 @@ def _costs(
     context.screen.notice("measuring what a layer, a miss and a read take on this machine")
     costs = costs_of(measure_compute(outline, settings, place), measure_reads(outline, settings, place))
     return costs if described is None else costs.scaled(described.compute, described.host, described.disk)
-
-
-def _read_bytes(outline: ModelOutline, settings: Settings, place: Place) -> Mapping[int, int]:
-    packed = settings.store.layout == "packed"
-    switches = open_model(outline.folder, outline.name, place.machine.hardware()).switches
-    return {s.layer: s.geometry.read_bytes if packed else s.geometry.payload_bytes for s in switches}
 
 
 def _write(

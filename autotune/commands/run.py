@@ -4,30 +4,44 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import optuna
 
-from autotune.context import Context, chosen_settings, model_name, say_kernels, say_reader, set_values
+from autotune.context import (
+    Context,
+    chosen_settings,
+    model_name,
+    say_budget,
+    say_busy,
+    say_kernels,
+    say_reader,
+    say_unused,
+    set_values,
+)
 from autotune.errors import RequestInvalid
 from autotune.estimate import estimate
+from autotune.knobs import Params
 from autotune.options import duration_s
 from autotune.prepare import Place, outline_of, pack_store, store_files
 from autotune.probe import DiskRow, probe_disk
 from autotune.request import Subject, TuneRequest
 from autotune.result import Status, TuneResult, rounded
 from autotune.runner import WorkerRunner
-from autotune.space import Objective
+from autotune.shared_study import without_password
+from autotune.simulate.outlook import Outlook
+from autotune.simulate.priors import best_of, candidates, foreseen
+from autotune.space import Objective, Space
 from autotune.subject import probe_plan, subject_of
 from autotune.tables import dry_run_table, result_table
 from autotune.tuner import tune
 from autotune.versions import program_version, versions
 from autotune.workloads import pages_of, repeats_of, workload_of
-from streaming_core.errors import ProfileInvalid
+from streaming_core.errors import AutotuneError, ProfileInvalid
 from streaming_core.hardware import Machine, detect
 from streaming_core.models.outline import ModelOutline
 from streaming_core.profile import Entry, Profile, Program
@@ -37,6 +51,7 @@ from streaming_core.settings import Settings
 __all__ = ["run"]
 
 _TRIALS = 40
+_SIMULATION_S = 8.0
 _EXIT = {Status.PROVEN: 0, Status.DEFAULT_KEPT: 0, Status.INTERRUPTED: 130}
 
 
@@ -50,33 +65,25 @@ def run(args: argparse.Namespace, context: Context) -> int:
     profile = _profile_at(path, machine)
     if not args.dry_run:
         _check_folder(path)
+    say_budget(request.base, machine.hardware(), screen)
     request = replace(request, priors=_priors(args, machine))
     outline = outline_of(model, place, screen.progress)
+    say_unused(outline, screen)
     subject = subject_of(model, outline, place)
     if args.dry_run:
         found = estimate(request, subject, outline, place)
         screen.result(found.to_json(), found.summary, lambda console: dry_run_table(console, found))
         return 0
     optuna.logging.set_verbosity(optuna.logging.ERROR)  # what it has to say about studies is said by the screen
-    result = _tuned(request, subject, outline, place, context)
-    entry = Entry(
-        fingerprint=outline.fingerprint,
-        settings=result.settings,
-        status="interrupted" if result.status is Status.INTERRUPTED else "measured",
-        evidence={**result.evidence(), "conditions": _conditions(machine), "versions": versions()},
-        command=context.command_line,
-        written=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-    )
-    kept = _kept(profile, outline, result)
+    output = _Output(path, profile, outline, machine, _shown(context.command_line, args.storage))
+    result = _tuned(request, subject, outline, place, context, output.write_best)
     if result.status is Status.INTERRUPTED:
         where = place.cache_dir / "studies" / str(result.search["study"])
         screen.notice(f"the trials so far are in {where}; the same command carries on")
+    kept = not output.write(result)
+    written = f"{path} keeps its finished result for {outline.name}" if kept else f"written to {path}"
     if kept:
-        written = f"{path} keeps its finished result for {outline.name}"
         screen.notice(written)
-    else:
-        _write(profile, outline, entry, result, path)
-        written = f"written to {path}"
     summary = f"{result.status.value}: {result.reason}; {written}"
     screen.result(
         {"profile": str(path), "written": not kept, **result.to_json()},
@@ -86,19 +93,48 @@ def run(args: argparse.Namespace, context: Context) -> int:
     return _EXIT[result.status]
 
 
-def _kept(profile: Profile, outline: ModelOutline, result: TuneResult) -> bool:
-    """Whether the profile has a finished result for this very model, which half a run, or one without the time to try
-    anything, does not replace."""
-    earlier = profile.entries.get(outline.name)
-    if earlier is None or earlier.status != "measured" or earlier.fingerprint != outline.fingerprint:
-        return False
-    tried = earlier.evidence.get("search", {}).get("tried", 1)
-    return result.status is Status.INTERRUPTED or (result.search["tried"] == 0 and bool(tried))
+@dataclass(frozen=True, slots=True)
+class _Output:
+    """The profile that results go into, again and again while the run gets better ones."""
+
+    path: Path
+    profile: Profile  # as it was before the run
+    outline: ModelOutline
+    machine: Machine
+    command: str
+
+    def write_best(self, result: TuneResult) -> None:
+        self.write(result)
+
+    def write(self, result: TuneResult) -> bool:
+        """False where the profile has something better, and is left as it is."""
+        if self._keeps(result):
+            return False
+        entry = Entry(
+            fingerprint=self.outline.fingerprint,
+            settings=result.settings,
+            status="interrupted" if result.status is Status.INTERRUPTED else "measured",
+            evidence={**result.evidence(), "conditions": _conditions(self.machine), "versions": versions()},
+            command=self.command,
+            written=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        )
+        disk = {"disk": rounded([row.to_json() for row in result.disk])} if result.disk else self.profile.probe
+        replace(self.profile, probe=disk).with_entry(self.outline.name, entry).write(self.path)
+        return True
+
+    def _keeps(self, result: TuneResult) -> bool:
+        """Whether it has a finished result for this very model, which half a run, or one without the time to try
+        anything, does not replace."""
+        earlier = self.profile.entries.get(self.outline.name)
+        if earlier is None or earlier.status != "measured" or earlier.fingerprint != self.outline.fingerprint:
+            return False
+        tried = earlier.evidence.get("search", {}).get("tried", 1)
+        return result.status is Status.INTERRUPTED or (result.search["tried"] == 0 and bool(tried))
 
 
-def _write(profile: Profile, outline: ModelOutline, entry: Entry, result: TuneResult, path: Path) -> None:
-    disk = {"disk": rounded([row.to_json() for row in result.disk])} if result.disk else profile.probe
-    replace(profile, probe=disk).with_entry(outline.name, entry).write(path)
+def _shown(command: str, storage: str | None) -> str:
+    """Profiles are passed on: no password of a database in them."""
+    return command if storage is None else command.replace(storage, without_password(storage))
 
 
 def request_of(args: argparse.Namespace, priors: tuple[Settings, ...]) -> TuneRequest:
@@ -119,11 +155,20 @@ def request_of(args: argparse.Namespace, priors: tuple[Settings, ...]) -> TuneRe
         fresh=args.fresh,
         priors=priors,
         version=program_version(),
+        storage=args.storage,
     )
 
 
-def _tuned(request: TuneRequest, subject: Subject, outline: ModelOutline, place: Place, context: Context) -> TuneResult:
+def _tuned(
+    request: TuneRequest,
+    subject: Subject,
+    outline: ModelOutline,
+    place: Place,
+    context: Context,
+    on_best: Callable[[TuneResult], None],
+) -> TuneResult:
     screen = context.screen
+    say_busy(place.machine, screen)
     say_reader(request.base, screen)
     say_kernels(request.base, place.machine, screen)
 
@@ -138,9 +183,29 @@ def _tuned(request: TuneRequest, subject: Subject, outline: ModelOutline, place:
             lambda done, of: screen.progress(Progress("probing the disk", done, of, "points")),
         )
 
+    def foresee(space: Space) -> Sequence[Params]:
+        if place.machine.hardware().backend == "cuda" or request.objective is not Objective.DECODE:
+            return ()  # what the simulation does not tell
+        proposals = candidates(space, request.seed)
+        asked = Outlook(
+            model=subject.asked,
+            cache_dir=place.cache_dir,
+            workload=request.workload,
+            base=space.base.to_mapping(),
+            candidates=[space.settings(params).to_mapping() for params in proposals],
+            limit_s=_SIMULATION_S,
+        )
+        try:
+            return best_of(foreseen(asked, context.environment), proposals)
+        except AutotuneError as err:
+            screen.notice(f"no settings were foreseen by simulation: {err}")
+            return ()
+
     try:
         with WorkerRunner(context.environment) as runner:
-            return tune(request, subject, runner, place.cache_dir, screen.event, probe=probe)
+            return tune(
+                request, subject, runner, place.cache_dir, screen.event, probe=probe, foresee=foresee, on_best=on_best
+            )
     finally:
         screen.close()
 

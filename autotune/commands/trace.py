@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from autotune.context import Context, chosen_settings, model_name, say_settings
+from autotune.context import Context, chosen_settings, model_name, say_checkpoint, say_settings
 from autotune.errors import RequestInvalid
 from autotune.traced import GuessCost, TokenTime, Traced
 from streaming_core.hardware import detect
 from streaming_core.recording import RouteRecorder
-from streaming_core.route_trace import RouteTrace, read_routes, save_trace
+from streaming_core.route_trace import read_routes, save_trace
 from streaming_core.settings import Settings
 from streaming_core.testing import prompts
 from streaming_core.testing.published import recall_curve
@@ -35,12 +35,14 @@ def run(args: argparse.Namespace, context: Context) -> int:
     if args.guess_only and args.tokens < 2:
         raise RequestInvalid("--guess-only compares tokens with and without guesses: --tokens must be at least 2")
     model = model_name(args)
-    choice = chosen_settings(args, detect())
+    machine = detect()
+    choice = chosen_settings(args, machine)
     settings = _guessing_only(choice.settings) if args.guess_only else choice.settings
     import streaming_core
+    from autotune.simulate.record import trace_of
 
     screen = context.screen
-    say_settings(choice, screen)
+    say_settings(choice, machine.hardware(), screen)
     oracle = None
     if args.oracle is not None:
         outline = streaming_core.inspect(model, cache_dir=args.cache_dir, on_progress=screen.progress)
@@ -48,13 +50,14 @@ def run(args: argparse.Namespace, context: Context) -> int:
     loaded = streaming_core.load(model, settings, cache_dir=args.cache_dir, oracle=oracle, on_progress=screen.progress)
     with loaded as streamed:
         choice.check(model, streamed.outline)
+        say_checkpoint(streamed.outline, settings, screen)
         if args.guess_only and not streamed.memory_plan.streamed:
             raise RequestInvalid("--guess-only: every layer is resident, so nothing is guessed; lower --budget")
         recorder = RouteRecorder()
         streamed.record(recorder)
         found = _traced(streamed, settings, recorder, _replay(streamed, recorder, args, context), args)
         if args.save is not None:
-            trace = _trace_of(streamed, recorder)
+            trace = trace_of(streamed, recorder)
             # Half of the tokens had no guesses: of no use to whoever wants to know what they would have brought.
             save_trace(args.save, replace(trace, predict_kind="none") if args.guess_only else trace)
         screen.result(found.to_json(), found.summary, found.show)
@@ -81,20 +84,6 @@ class _Tokens:
     seconds: float = 0.0
     guessing: list[TokenTime] = field(default_factory=list)
     silent: list[TokenTime] = field(default_factory=list)
-
-
-def _trace_of(streamed: StreamedModel, recorder: RouteRecorder) -> RouteTrace:
-    outline, settings = streamed.outline, streamed.settings
-    return RouteTrace(
-        fingerprint=outline.fingerprint,
-        experts=outline.experts,
-        top_k=outline.top_k,
-        chunk=streamed.memory_plan.chunk,
-        predict_kind=settings.predict.kind,
-        predict_mult=settings.predict.mult,
-        ahead=settings.prefetch.ahead,
-        passes=recorder.passes,
-    )
 
 
 def _replay(streamed: StreamedModel, recorder: RouteRecorder, args: argparse.Namespace, context: Context) -> _Tokens:

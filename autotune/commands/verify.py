@@ -88,7 +88,7 @@ def _sides(args: argparse.Namespace, spec: TrialSpec, place: Place, context: Con
     """The profile and its default; empty where they are the same."""
     screen = context.screen
     choice = chosen_settings(args, place.machine)
-    say_settings(choice, screen)
+    say_settings(choice, place.machine.hardware(), screen)
     say_kernels(choice.settings, place.machine, screen)
     outline = outline_of(spec.model, place, screen.progress)
     baseline = baseline_of(choice, spec.model, place.machine.hardware(), screen)

@@ -91,9 +91,7 @@ class Simulated:
     @property
     def wasted_bytes(self) -> int:
         """Read on guesses that the call they were made for did not ask for."""
-        return sum(
-            c.prefetch_bytes * (c.guessed - c.guesses_used) // c.guessed for c in self.layers.values() if c.guessed
-        )
+        return sum(counters.wasted_bytes for counters in self.layers.values())
 
 
 def simulate(
@@ -205,6 +203,10 @@ class _Replay:
                 self._call(layer, asked)
                 cost.misses[layer.number] = layer.counters[step.counted].misses - before
         self._reader.now_s += self._outside_s
+        for number, layer in self._layers.items():
+            arrived = self._prefetch.arrived(number)
+            layer.counters[step.counted].guesses_read += arrived
+            layer.counters[step.counted].prefetch_bytes += arrived * self._read_bytes[number]
         cost.seconds = self._reader.now_s - began_s
         cost.wait_s = self._reader.waited_s - waited_s
         return cost
@@ -281,9 +283,7 @@ class _Replay:
         chosen = self._left.choose(target, ranked, lambda expert: prefetch.absent(layer, expert))
         begun = prefetch.fetch(layer, chosen, {expert for expert, _ in ranked}) if chosen else 0
         self._left.spend(begun)
-        counters = layer.counters[self._counted]
-        counters.guessed += begun
-        counters.prefetch_bytes += begun * self._read_bytes[target]
+        layer.counters[self._counted].guessed += begun
 
 
 def _prefetch(settings: Settings, reader: VirtualReader) -> Prefetch:

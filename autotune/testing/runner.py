@@ -8,7 +8,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from autotune.runner import ignore
-from autotune.trial import Counters, Crashed, Infeasible, LayerCost, Measured, Outcome, Stage, TimedOut, TrialSpec
+from autotune.trial import (
+    Counters,
+    Crashed,
+    Infeasible,
+    LayerCost,
+    Measured,
+    Outcome,
+    Stage,
+    TimedOut,
+    TrialSpec,
+    is_hopeless,
+)
 from streaming_core.settings import Settings
 
 __all__ = ["FakeRunner", "Weather", "hang", "killed", "out_of_memory"]
@@ -91,6 +102,8 @@ class FakeRunner:
             if self._rng.random() < weather.outliers:
                 log -= self._rng.expovariate(1 / 0.3)
             samples.append(speed * math.exp(log))
+        hopeless = is_hopeless(samples[0], spec.procedure)
+        samples = samples[:1] if hopeless else samples
         tokens = spec.workload.decode_tokens * len(samples)
         guessed = 0 if settings.prefetch.backend == "none" else tokens
         layers = tuple(
@@ -117,6 +130,8 @@ class FakeRunner:
             tokens_hash=self.tokens_hash(settings),
             effective=self.in_force(settings).to_mapping(),
             unread=self.unread(settings),
+            partial=hopeless,
+            hopeless=hopeless,
             counters=Counters(tokens=tokens, misses=tokens, demand_bytes=tokens << 10, wait_s=0.1, layers=layers),
         )
 

@@ -217,16 +217,21 @@ class _PartsOf:
 
     def __init__(self, switch: nn.Module) -> None:
         names = [name.partition(".") for name in parts_of(switch)]
-        self._places = [(f"{linear}.{tensor}", switch[linear], tensor) for linear, _, tensor in names]
+        self._switch = switch
+        self._places = [(f"{linear}.{tensor}", linear, tensor) for linear, _, tensor in names]
         self._parts: dict[str, mx.array] = {}
         self._checked_for: ExpertKernel | None = None
 
     def checked(self, kernel: ExpertKernel) -> dict[str, mx.array]:
         """Raises ValueError if the kernel cannot read them."""
-        known = self._parts
-        if not all(known.get(name) is linear[tensor] for name, linear, tensor in self._places):
-            known = self._parts = {name: linear[tensor] for name, linear, tensor in self._places}
-            self._checked_for = None
+        known, switch = self._parts, self._switch
+        try:
+            if not all(known.get(name) is switch[linear][tensor] for name, linear, tensor in self._places):
+                known = self._parts = {name: switch[linear][tensor] for name, linear, tensor in self._places}
+                self._checked_for = None
+        except KeyError:  # somebody put another module in, such as an adapter around the linear one
+            kinds = ", ".join(dict.fromkeys(type(switch[linear]).__name__ for _, linear, _ in self._places))
+            raise ValueError(f"no kernel computes a {kinds}") from None
         if kernel is not self._checked_for:
             kernel.check(known)
             self._checked_for = kernel

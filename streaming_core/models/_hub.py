@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 _PATTERNS = ["*.json", "*.jsonl", "*.txt", "*.jinja", "*.tiktoken", "*.py", "tokenizer.model", "model*.safetensors"]
 
 
-def fetch(repo: str, hub_cache: Path | None, on_progress: OnProgress) -> Path:
+def fetch(repo: str, hub_cache: Path | None, on_progress: OnProgress, *, download: bool = True) -> Path:
     """The folder of a whole snapshot.  The network is only asked when the cache lacks files.
 
     `hub_cache` of None is the hub library's own cache.  Raises ModelNotFound or DiskFull.
@@ -36,6 +36,8 @@ def fetch(repo: str, hub_cache: Path | None, on_progress: OnProgress) -> Path:
             folder = Path(huggingface_hub.snapshot_download(repo, local_files_only=True, **options))
             if what_is_missing(folder) is None:
                 return folder
+        if not download:
+            raise ModelNotFound(f"{repo} is not in {cache}; run `hf download {repo}`, or give a folder")
         try:
             bar = _progress_bar(on_progress)
             folder = Path(huggingface_hub.snapshot_download(repo, tqdm_class=bar, **options))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
-from streaming_core.store.checkpoint import TensorPlace, read_index
+from streaming_core.store.index import TensorPlace
 
 __all__ = ["fingerprint"]
 
@@ -15,12 +16,11 @@ _SAMPLES = 32  # blocks looked at per file; two quantisations of one model diffe
 _BLOCK = 4096
 
 
-def fingerprint(folder: Path) -> str:
+def fingerprint(folder: Path, index: Mapping[str, TensorPlace]) -> str:
     """16 hex digits over config.json, every tensor's name, type and shape, and sampled blocks of every file.
 
-    Copying or touching the folder does not change it.  Raises StoreInvalid on unreadable files.
+    Copying or touching the folder does not change it.
     """
-    index = read_index(folder)
     digest = hashlib.blake2b(digest_size=8)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     digest.update(json.dumps(config, sort_keys=True).encode())
@@ -32,7 +32,7 @@ def fingerprint(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _sample(path: Path, index: dict[str, TensorPlace], digest: hashlib.blake2b) -> None:
+def _sample(path: Path, index: Mapping[str, TensorPlace], digest: hashlib.blake2b) -> None:
     begin = min(place.offset for place in index.values() if place.path == path)
     size = path.stat().st_size
     fd = os.open(path, os.O_RDONLY)

@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,19 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
-from mlx_lm.models.cache import make_prompt_cache
-from mlx_lm.utils import load_model
 
 from streaming_core.errors import ModelNotSupported
 from streaming_core.hardware import Hardware
 from streaming_core.kernels.formats import ExpertFormat, Unknown, format_of
+from streaming_core.models.cache_bytes import cache_bytes
+from streaming_core.models.direct import find_places
 from streaming_core.models.fingerprint import fingerprint
+from streaming_core.models.load import load_lazily, translated
+from streaming_core.models.routers import guess_kinds
 from streaming_core.models.switches import ShapesOnly, Switch, find_switches, put_module
 from streaming_core.residency.memory import MemoryDemand
+from streaming_core.store.index import TensorPlace, read_index
+from streaming_core.store.places import LayerPlaces, NotDirect
 
 __all__ = ["ModelOutline", "OpenModel", "open_model"]
 
@@ -43,6 +46,22 @@ class ModelOutline:
     expert_bytes: int  # of all records
     demand: MemoryDemand
     formats: tuple[ExpertFormat | Unknown, ...] = ()  # each that some layer has, once
+    unused: tuple[str, ...] = ()  # tensors of the checkpoint that the model has no place for
+    indirect: str | None = None  # why experts cannot be read from the checkpoint as it is
+    tensors: str = "stacked tensors"  # how experts lie in it, where they can
+    guess_kinds: tuple[str, ...] = ()  # values of predict.kind that ask routers and can be had
+
+    def layout(self, wanted: str) -> str:
+        """The `store.layout` in force where `wanted` is set."""
+        return "packed" if self.indirect is not None else wanted
+
+    def layout_text(self, wanted: str) -> str:
+        """Where experts are read from, and why, in a line."""
+        if wanted == "packed":
+            return "experts are read from packed records (store.layout=packed)"
+        if self.indirect is not None:
+            return f"experts are read from packed records, not from the checkpoint: {self.indirect}"
+        return f"experts are read from the checkpoint as it is (store.layout=checkpoint): {self.tensors}"
 
 
 @dataclass(slots=True)
@@ -53,6 +72,7 @@ class OpenModel:
     model: nn.Module
     config: dict[str, Any]
     switches: list[Switch]
+    places: dict[int, LayerPlaces]  # of experts in the checkpoint; empty where `outline.indirect`
 
 
 def open_model(folder: Path, name: str, hardware: Hardware) -> OpenModel:
@@ -62,21 +82,22 @@ def open_model(folder: Path, name: str, hardware: Hardware) -> OpenModel:
         ModelNotSupported: mlx-lm does not know the model, or it has no routed experts.
         StoreInvalid: weight files are missing or damaged.
     """
-    mark = fingerprint(folder)  # also checks the files, before mlx-lm trusts them
-    with _translated(folder, "cannot load it"):
-        model, config = load_model(folder, lazy=True)
+    index = read_index(folder)  # also checks the files, before mlx-lm trusts them
+    loaded = load_lazily(folder, index)
+    model, config = loaded.model, loaded.config
     switches = find_switches(model, name)
     stub = ShapesOnly()
     for switch in switches:
-        put_module(model, switch.path, stub)
-    with _translated(folder, "cannot run it"):
-        fixed, per_token, state = _kv_bytes(model)
+        put_module(model, switch.path, stub.stand_in(switch.module))
+    with translated(folder, "cannot run it", "check config.json, and whether this machine can run it at all"):
+        kept = cache_bytes(model)
+    places, indirect = _places(index, switches)
     trunk = [a for _, a in tree_flatten(model.parameters())]
     first = switches[0]
     outline = ModelOutline(
         name=name,
         folder=folder,
-        fingerprint=mark,
+        fingerprint=fingerprint(folder, index),
         model_type=str(config.get("model_type", "unknown")),
         layers=tuple(s.layer for s in switches),
         decoder_layers=len(model.layers),
@@ -89,56 +110,33 @@ def open_model(folder: Path, name: str, hardware: Hardware) -> OpenModel:
             slot_bytes={s.layer: s.geometry.payload_bytes for s in switches},
             experts=first.experts,
             top_k=stub.top_k,
-            kv_fixed_bytes=fixed,
-            kv_token_bytes=per_token,
+            kv_fixed_bytes=kept.fixed,
+            kv_token_bytes=kept.per_token,
+            kv_windows=kept.windows,
             row_bytes=_row_bytes(first, stub),
             token_bytes=_token_bytes(trunk, stub),
             score_bytes=_score_bytes(config, hardware),
-            scan_bytes=state if hardware.backend == "cpu" else 0,  # without a kernel the scan keeps every step's state
+            scan_bytes=kept.largest_state
+            if hardware.backend == "cpu"
+            else 0,  # without a kernel the scan keeps every step's state
             staging_bytes=_staging_bytes(switches, stub.top_k, hardware),
         ),
         formats=tuple(dict.fromkeys(_format(switch, stub.dtype) for switch in switches)),
+        unused=loaded.unused,
+        indirect=indirect,
+        tensors=" or ".join(dict.fromkeys(place.layout for place in places.values())),
+        guess_kinds=guess_kinds(model.layers[s.layer] for s in switches),
     )
     if len({s.experts for s in switches}) != 1:
         raise ModelNotSupported(f"{name}: its layers have different numbers of experts, which is not supported yet")
-    return OpenModel(outline, model, config, switches)
+    return OpenModel(outline, model, config, switches, places)
 
 
-@contextmanager
-def _translated(folder: Path, what: str) -> Iterator[None]:
-    """mlx-lm believes a config; one that is wrong shows as whatever Python or MLX make of it."""
+def _places(index: Mapping[str, TensorPlace], switches: Sequence[Switch]) -> tuple[dict[int, LayerPlaces], str | None]:
     try:
-        yield
-    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError, OSError) as err:
-        kind = f"{type(err).__name__} " if isinstance(err, LookupError) else ""
-        reason = kind + " ".join(str(err).split())[:300]
-        raise ModelNotSupported(f"{folder}: mlx-lm {what}: {reason}; check config.json or download it again") from err
-
-
-def _kv_bytes(model: nn.Module) -> tuple[int, int, int]:
-    """Of mlx-lm's cache, from the shapes of a pass that is never run: bytes whatever the context, bytes per token, and
-    the bytes of the largest layer's recurrent state."""
-    cache = make_prompt_cache(model)
-    model(mx.zeros((1, 1), dtype=mx.int32), cache=cache)
-    fixed = per_token = largest = 0
-    for entry in _entries(cache):
-        keys, values = getattr(entry, "keys", None), getattr(entry, "values", None)
-        if isinstance(keys, mx.array) and isinstance(values, mx.array):
-            per_token += (keys.nbytes + values.nbytes) // keys.shape[-2]
-        else:
-            state = sum(a.nbytes for _, a in tree_flatten(entry.state) if isinstance(a, mx.array))
-            fixed += state
-            largest = max(largest, state)
-    return fixed, per_token, largest
-
-
-def _entries(cache: Sequence[Any]) -> Iterator[Any]:
-    for entry in cache:
-        inner = getattr(entry, "caches", None)
-        if inner is None:
-            yield entry
-        else:
-            yield from _entries(inner)
+        return find_places(index, switches), None
+    except NotDirect as err:
+        return {}, str(err)
 
 
 def _format(switch: Switch, dtype: str) -> ExpertFormat | Unknown:

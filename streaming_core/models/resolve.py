@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from streaming_core.errors import DiskFull, ModelNotFound, ModelNotSupported, SettingsError
+from streaming_core.lfs import check_not_pointer
 from streaming_core.models._hub import fetch, what_is_missing
 from streaming_core.progress import OnProgress, Progress, ignore
 
@@ -58,16 +59,18 @@ def resolve_model(
     cache_dir: Path,
     hub_cache: Path | None = None,
     on_progress: OnProgress = ignore,
+    download: bool = True,
 ) -> ModelSource:
     """The checkpoint called `name`: an alias, `tiny`, `demo`, `layers:N`, a folder or a hub id, tried in that order.
 
     A folder called like an alias is written `./demo`.  Hub ids come from the hub's cache (`hub_cache`; None: the hub
-    library's own) and from the network when files are missing there.  `demo` and its kin are made once, under
-    `cache_dir`.
+    library's own) and, unless `download` is off, from the network when files are missing there.  `demo` and its kin are
+    made once, under `cache_dir`.
 
     Raises:
         ModelNotFound: nothing has this name, or it is not on this disk and cannot be fetched.
         ModelNotSupported: its config.json cannot be read.
+        StoreInvalid: its config.json is a git-lfs pointer.
         DiskFull: no room to download or make it.
     """
     text = str(name).strip()
@@ -82,7 +85,7 @@ def resolve_model(
         return ModelSource(_name_of(folder), _checked(folder))
     if isinstance(name, Path) or not _is_hub_id(target):
         raise ModelNotFound(_nothing_there(target, isinstance(name, Path)))
-    return ModelSource(target, _checked(fetch(target, hub_cache, on_progress)), alias)
+    return ModelSource(target, _checked(fetch(target, hub_cache, on_progress, download=download)), alias)
 
 
 def model_names(name: str | Path) -> tuple[str, ...]:
@@ -154,7 +157,9 @@ def _checked(folder: Path) -> Path:
         raise ModelNotFound(f"{folder} is no whole checkpoint: {missing}; give the folder of an mlx-lm model")
     config = folder / "config.json"
     try:
-        parsed = json.loads(config.read_text(encoding="utf-8"))
+        raw = config.read_bytes()
+        check_not_pointer(config, raw)
+        parsed = json.loads(raw.decode("utf-8"))
     except OSError as err:
         raise ModelNotSupported(f"{config} cannot be read: {err.strerror or err}; check its permissions") from err
     except ValueError as err:

@@ -15,6 +15,7 @@ from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchGLU, Switch
 
 from streaming_core.errors import ModelNotSupported
 from streaming_core.geometry import RecordGeometry
+from streaming_core.switch import other_modules
 
 __all__ = ["ShapesOnly", "Switch", "find_switches", "put_module"]
 
@@ -88,17 +89,31 @@ def put_module(model: nn.Module, path: str, module: nn.Module) -> None:
     model.update_modules(tree_unflatten([(path, module)]))
 
 
-class ShapesOnly(nn.Module):  # type: ignore[misc]
-    """Stands for a switch while a model is only traced: zeros of the right shape, and a note of what was asked."""
+class ShapesOnly:
+    """Notes what switches are asked for while a model is only traced."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.top_k = 0
+        self.top_k = 0  # the largest of any layer
         self.width = 0
         self.item_bytes = 0
         self.dtype = "bfloat16"
 
+    def stand_in(self, switch: nn.Module) -> nn.Module:
+        """For one switch: gives zeros of the right shape."""
+        return _StandIn(self, switch)
+
+    def note(self, x: mx.array, indices: mx.array) -> None:
+        self.top_k, self.width = max(self.top_k, indices.shape[-1]), x.shape[-1]
+        self.item_bytes, self.dtype = x.dtype.size, str(x.dtype).rpartition(".")[2]
+
+
+class _StandIn(nn.Module):  # type: ignore[misc]
+    def __init__(self, shapes: ShapesOnly, switch: nn.Module) -> None:
+        super().__init__()
+        self._shapes = shapes
+        for name, module in other_modules(switch).items():
+            self[name] = module
+
     def __call__(self, x: mx.array, indices: mx.array) -> mx.array:
-        self.top_k, self.width, self.item_bytes = indices.shape[-1], x.shape[-1], x.dtype.size
-        self.dtype = str(x.dtype).rpartition(".")[2]
+        self._shapes.note(x, indices)
         return mx.zeros((*indices.shape, x.shape[-1]), dtype=x.dtype)

@@ -62,31 +62,31 @@ class NoPrediction:
 
 
 class GatePredictor(NoPrediction):
-    """Asks the router of the layer `ahead` layers on what it would choose now.
+    """Asks the router of a later layer, at the input of a layer or in it, what it would choose now.
 
     From the un-normed input of a decoder layer (`from_router_input` False), or, cheaper and nearer in time, from what
     this layer's own router sees.
     """
 
     def __init__(
-        self, routers: Mapping[int, RouterView], width: int, ahead: int, link: Link, *, from_router_input: bool
+        self, ahead: Mapping[int, tuple[int, RouterView]], width: int, link: Link, *, from_router_input: bool
     ) -> None:
+        """`ahead[layer]` is the layer that a guess made at `layer` is for, and how that one's router is asked."""
         self._link = link
         self.needs_input = not from_router_input
-        self._routers = routers
-        self._width = width
         self._ahead = ahead
+        self._width = width
 
     def sees_input(self, layer: int, hidden: mx.array) -> Guess | None:
-        return self._guess(layer + self._ahead, hidden, normed=False) if self.needs_input else None
+        return self._guess(layer, hidden, normed=False) if self.needs_input else None
 
     def sees_router_input(self, layer: int, hidden: mx.array) -> Guess | None:
-        return None if self.needs_input else self._guess(layer + self._ahead, hidden, normed=True)
+        return None if self.needs_input else self._guess(layer, hidden, normed=True)
 
-    def _guess(self, target: int, hidden: mx.array, *, normed: bool) -> Guess | None:
-        router = self._routers.get(target)
-        if router is None:
+    def _guess(self, layer: int, hidden: mx.array, *, normed: bool) -> Guess | None:
+        if layer not in self._ahead:
             return None
+        target, router = self._ahead[layer]
         scores = router.scores(hidden, normed=normed)
         width = min(self._width, scores.shape[-1])
         experts = mx.argpartition(scores, kth=-width, axis=-1)[..., -width:]

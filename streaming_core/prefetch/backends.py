@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Sequence, Set
 from typing import Protocol
 
@@ -44,6 +45,9 @@ class Prefetch(Protocol):
     def leave(self, layer: PrefetchLayer) -> None:
         """The layer's call is over; what was fetched for it and not used is free."""
 
+    def arrived(self, layer: int) -> int:
+        """How many guesses of a layer were read to their end (of hints: given) since this was asked before."""
+
     def forget(self, layer: PrefetchLayer) -> None:
         """A change of the layer was interrupted.  No read is under way; nothing of it is on its way or held for it."""
 
@@ -72,6 +76,9 @@ class NoPrefetch:
     def leave(self, layer: PrefetchLayer) -> None:
         return
 
+    def arrived(self, layer: int) -> int:
+        return 0
+
     def forget(self, layer: PrefetchLayer) -> None:
         return
 
@@ -83,6 +90,7 @@ class AdvisePrefetch(NoPrefetch):
         """`advise(fd, offset, nbytes)` returns at once."""
         self._advise = advise
         self._advised: dict[int, set[int]] = {}
+        self._given: Counter[int] = Counter()
 
     def absent(self, layer: PrefetchLayer, expert: int) -> bool:
         return expert not in layer.table and expert not in self._advised.get(layer.number, ())
@@ -94,12 +102,16 @@ class AdvisePrefetch(NoPrefetch):
                 for read in layer.reads(expert, views):
                     self._advise(read.file.fd, read.offset, sum(map(len, read.views)))
         self._advised.setdefault(layer.number, set()).update(experts)
+        self._given[layer.number] += len(experts)
         return len(experts)
 
     def leave(self, layer: PrefetchLayer) -> None:
         self._advised.pop(layer.number, None)
 
     forget = leave
+
+    def arrived(self, layer: int) -> int:
+        return self._given.pop(layer, 0)
 
 
 class SlotPrefetch(NoPrefetch):
@@ -166,6 +178,9 @@ class SlotPrefetch(NoPrefetch):
         if arriving:
             self._settle(layer, [e for e, ticket in arriving.items() if ticket.done])
 
+    def arrived(self, layer: int) -> int:
+        return self._reads.arrived(layer)
+
     def forget(self, layer: PrefetchLayer) -> None:
         self._arriving.pop(layer.number, None)
         self._reads.forget()
@@ -217,6 +232,9 @@ class StagePrefetch(NoPrefetch):
     def leave(self, layer: PrefetchLayer) -> None:
         for row, ticket in self._staged.pop(layer.number, {}).values():
             self._give_up(row, ticket)
+
+    def arrived(self, layer: int) -> int:
+        return self._reads.arrived(layer)
 
     def forget(self, layer: PrefetchLayer) -> None:
         self._staged.pop(layer.number, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -32,13 +33,28 @@ class GuessReads:
     def __init__(self, reader: Reader, depth: int) -> None:
         self._reader = reader
         self._depth = depth
-        self._begun: list[Ticket] = []  # not all of them done
+        self._begun: list[tuple[int, Ticket]] = []  # with the layer; not all of them done
+        self._arrived: Counter[int] = Counter()
 
     @property
     def room(self) -> int:
         """How many may begin now."""
-        self._begun = [ticket for ticket in self._begun if not ticket.done]
+        self._settle()
         return max(0, self._depth - len(self._begun))
+
+    def arrived(self, layer: int) -> int:
+        """How many of the layer's were read to their end since this was asked before."""
+        self._settle()
+        return self._arrived.pop(layer, 0)
+
+    def _settle(self) -> None:
+        under_way = []
+        for layer, ticket in self._begun:
+            if not ticket.done:
+                under_way.append((layer, ticket))
+            elif not ticket.cancelled:
+                self._arrived[layer] += 1
+        self._begun = under_way
 
     def begin(self, layer: PrefetchLayer, expert: int, views: Sequence[memoryview]) -> Ticket | None:
         """None: it could not begin.  The router may never ask for it; if it does, the demand read says why."""
@@ -46,7 +62,7 @@ class GuessReads:
             ticket = self._reader.submit(layer.reads(expert, views), Urgency.GUESS)
         except ReadError:
             return None
-        self._begun.append(ticket)
+        self._begun.append((layer.number, ticket))
         return ticket
 
     def came(self, ticket: Ticket) -> bool:

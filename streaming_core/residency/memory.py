@@ -35,19 +35,25 @@ class MemoryDemand:
     score_bytes: int  # live at once per (token of the pass x token of the context): attention scores, if materialised
     scan_bytes: int  # live at once per token of a forward pass: recurrent states of a scan without a kernel
     staging_bytes: int = 0  # per bank batch, on devices with memory of their own
+    kv_windows: tuple[tuple[int, int], ...] = ()  # of layers that keep the last tokens only: how many, bytes of one
+    batch: int = 1  # sequences at once; all bytes above are those of one
 
     def kv_bytes(self, context: int) -> int:
-        return self.kv_fixed_bytes + self.kv_token_bytes * round_up(context, _KV_STEP)
+        tokens = round_up(context, _KV_STEP)
+        windows = sum(nbytes * min(tokens, kept) for kept, nbytes in self.kv_windows)
+        return self.batch * (self.kv_fixed_bytes + self.kv_token_bytes * tokens + windows)
 
     def transient_bytes(self, chunk: int, context: int) -> int:
         """Peak of what a pass of `chunk` tokens allocates and frees; experts, scan and scores do not overlap."""
         chunk = min(chunk, context)
         widest = max(self.row_bytes * self.top_k, self.scan_bytes, self.score_bytes * context)
-        return chunk * (widest + self.token_bytes) + 2 * self.kv_fixed_bytes  # new states beside the old ones
+        windows = sum(nbytes for _, nbytes in self.kv_windows)  # a pass's tokens are kept until the next one
+        states = 2 * self.kv_fixed_bytes  # new ones beside the old ones
+        return self.batch * (chunk * (widest + self.token_bytes + windows) + states)
 
     def chunks(self, wanted: int | str) -> list[int]:
         """Tokens per prefill pass to be tried, the fastest first; routed rows stay below MLX's limit."""
-        limit = max(1, _ROWS_LIMIT // self.top_k)
+        limit = max(1, _ROWS_LIMIT // (self.top_k * self.batch))
         candidates = [wanted] if isinstance(wanted, int) else _AUTO_CHUNKS
         return [min(chunk, limit) for chunk in candidates]
 

@@ -85,6 +85,8 @@ class LayerHeader:
                 size = file.seek(0, 2)
                 file.seek(0)
                 return cls._parse(file.read(min(size, _LARGEST_TEXT + 4 * _MOST_EXPERTS)), size)
+        except StoreInvalid:  # of `open_regular`
+            raise StoreInvalid(f"{path}: not a regular file; {remedy}") from None
         except FileNotFoundError:
             raise StoreInvalid(f"{path}: no such store file; run `mlx-autotune pack`") from None
         except OSError as err:

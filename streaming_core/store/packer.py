@@ -41,11 +41,13 @@ def pack(
     layers: Mapping[int, LayerSource],
     machine: Machine,
     on_progress: Callable[[int, int], None] = lambda done, of: None,
+    *,
+    needed: bool = False,
 ) -> list[int]:
     """Writes the layer files that are not there yet.  Returns the layers it wrote.
 
     Files that are whole and of this checkpoint stay; anything else of their name is written anew.  `on_progress` gets
-    bytes written and bytes to write.
+    bytes written and bytes to write.  `needed`: the checkpoint cannot be read as it is, so nobody is told to.
 
     Raises:
         DiskFull: the volume lacks room for what is missing; nothing was written.
@@ -59,8 +61,11 @@ def pack(
         for stale in folder.glob(".*.tmp"):
             stale.unlink()
         missing = [n for n, source in layers.items() if not _is_whole(folder, n, fingerprint, source)]
+        for path in (layer_file(folder, n) for n in missing):
+            if path.is_dir():  # no file can take its place, and nobody else's folder is deleted here
+                raise StoreInvalid(f"{path}: not a regular file; delete it and run `mlx-autotune pack` again")
         sizes = {n: _file_bytes(layers[n]) for n in missing}
-        _check_room(folder, sum(sizes.values()), machine)
+        _check_room(folder, sum(sizes.values()), machine, needed)
         done = 0
         for layer in missing:
 
@@ -100,12 +105,15 @@ def _is_whole(folder: Path, layer: int, fingerprint: str, source: LayerSource) -
     return found == (fingerprint, layer, source.geometry, source.experts)
 
 
-def _check_room(folder: Path, needed: int, machine: Machine) -> None:
+def _check_room(folder: Path, nbytes: int, machine: Machine, needed: bool) -> None:
     free = machine.free_disk_bytes(folder)
-    if needed and needed + _SPARE_BYTES > free:
+    if nbytes and nbytes + _SPARE_BYTES > free:
+        advice = (
+            "or choose another --cache-dir" if needed else "choose another --cache-dir, or use store.layout=checkpoint"
+        )
         raise DiskFull(
-            f"{folder}: packing needs {format_size(needed)} and {format_size(_SPARE_BYTES)} to spare, "
-            f"{format_size(free)} are free; make room, choose another --cache-dir, or use store.layout=checkpoint"
+            f"{folder}: packing needs {format_size(nbytes)} and {format_size(_SPARE_BYTES)} to spare, "
+            f"{format_size(free)} are free; make room, {advice}"
         )
 
 
@@ -153,6 +161,8 @@ def _write_records(fd: int, source: LayerSource, on_bytes: Callable[[int], None]
             _pwrite(fd, view, base + expert * geometry.stride + part.offset)
             checksums[expert] = zlib.crc32(padding, zlib.crc32(view, checksums[expert]))
         written += experts * (end - part.offset)
+        del rows, view
+        mx.clear_cache()  # else MLX keeps what the next part cannot use
         on_bytes(written)
     return checksums
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import signal
 import sys
@@ -9,8 +11,16 @@ import time
 from collections.abc import Callable
 
 from autotune.testing import FakeRunner
-from autotune.trial import Outcome, Stage, TrialSpec
+from autotune.trial import Outcome, Stage, TrialSpec, outcome_to_json
 from autotune.worker import serve
+
+REPLIES = os.dup(1)
+
+
+def say(line: bytes) -> None:
+    """Past the protocol; then waits to be killed."""
+    os.write(REPLIES, line + b"\n")
+    time.sleep(60)
 
 
 def run_trial(spec: TrialSpec, on_stage: Callable[[Stage], None]) -> Outcome:
@@ -26,6 +36,15 @@ def run_trial(spec: TrialSpec, on_stage: Callable[[Stage], None]) -> Outcome:
             time.sleep(60)
         case "raise":
             raise KeyError("no such expert")
+        case "garbage":
+            say(b"\xff not json")
+        case "senseless":
+            say(b'{"event": "outcome", "outcome": {"kind": "measured"}}')
+        case "no event":
+            say(b"[1, 2]")
+        case "nan":
+            outcome = {**outcome_to_json(FakeRunner(lambda settings: 5.0).run(spec)), "samples": [5.0, math.nan]}
+            say(json.dumps({"event": "outcome", "outcome": outcome}).encode())
         case "pid":
             speed = float(os.getpid())
         case "limit":
@@ -37,6 +56,6 @@ def run_trial(spec: TrialSpec, on_stage: Callable[[Stage], None]) -> Outcome:
 
 
 if __name__ == "__main__":
-    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    replies = os.fdopen(REPLIES, "w", encoding="utf-8")
     os.dup2(2, 1)
     serve(run_trial, sys.stdin, replies)

@@ -63,3 +63,18 @@ def test_kernels_that_are_not_offered_here_are_said_once(capsys: pytest.CaptureF
     said = [line for line in err.splitlines() if "kernels need Metal or CUDA" in line]
     assert len(said) == 1 and said[0].startswith("kernels.fused: ")
     assert out == plain
+
+
+@pytest.mark.parametrize("words", [["--budget", "900TiB"], ["--set", "memory.budget=900TiB"]], ids=["flag", "setting"])
+@pytest.mark.parametrize(
+    "command", [["generate", "--prompt", "one two", "--max-tokens", "2"], ["run", "--dry-run"]], ids=["generate", "run"]
+)
+def test_a_budget_beyond_the_memory_is_noticed_and_used(
+    capsys: pytest.CaptureFixture[str], command: list[str], words: list[str]
+) -> None:
+    assert main([*command, "--model", "tiny", "--profile", "none", *words]) == 0
+    out, err = capsys.readouterr()
+    (line,) = [line for line in err.splitlines() if "a budget of 900TiB is more than the" in line]
+    assert line.endswith("or ends the process") and "budget of" not in out
+    assert main([*command, "--model", "tiny", "--profile", "none", "--budget", "512MiB"]) == 0
+    assert "is more than the" not in capsys.readouterr().err

@@ -50,7 +50,13 @@ def overwritten(path: Path) -> str:
     return "not a record file"
 
 
-@pytest.mark.parametrize("damage", [cut, overwritten])
+def a_folder(path: Path) -> str:
+    path.unlink()
+    path.mkdir()
+    return "not a regular file; delete it and run `mlx-autotune pack` again"
+
+
+@pytest.mark.parametrize("damage", [cut, overwritten, a_folder])
 def test_verify_names_every_damaged_file_and_its_status_says_that_something_was_found(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, damage: Callable[[Path], str]
 ) -> None:
@@ -68,5 +74,20 @@ def test_verify_names_every_damaged_file_and_its_status_says_that_something_was_
     assert main(words) == 2, "without --verify a damaged store is in the way"
     assert str(damaged[0]) in capsys.readouterr().err
     for path in damaged:
-        path.unlink()
+        path.rmdir() if path.is_dir() else path.unlink()
     assert main([*words, "--verify"]) == 0, "what is missing is packed, then verified"
+
+
+def test_a_folder_in_the_place_of_a_file_is_told_before_anything_is_packed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ["pack", "--model", "tiny", "--json", "--cache-dir", str(tmp_path / "cache")]
+    assert main(words) == 0
+    folder = Path(json.loads(capsys.readouterr().out.splitlines()[-1])["folder"])
+    (folder / "layer-0000.records").unlink()
+    a_folder(folder / "layer-0002.records")
+    for verify in ([], ["--verify"]):
+        assert main([*words, *verify]) == 2
+        err = capsys.readouterr().err
+        assert "layer-0002.records: not a regular file; delete it" in err and len(err.splitlines()) == 1
+    assert not (folder / "layer-0000.records").exists()

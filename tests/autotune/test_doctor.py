@@ -199,3 +199,7 @@ def test_the_exit_status_says_whether_there_is_a_problem(
     levels = {each["about"]: each["level"] for each in said["findings"]}
     assert levels["power"] == "warning" and levels["load"] == ("problem" if status else "ok")
     assert said["device"]["sync_s"] == 1e-4 and said["disk"]
+    assert main(["doctor", "--seconds", "0.01", "--quiet"]) == status
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first.endswith("2 warnings") and len(rest) == 2 + status, "what is wrong is named, and nothing else"
+    assert any(line.startswith("warning power: on battery") for line in rest)

@@ -128,3 +128,11 @@ def test_memory_that_runs_out_makes_a_trial_infeasible(
     outcome = trial(cache_dir)
     assert isinstance(outcome, Infeasible)
     assert outcome.reason == f"out of memory: {str(error) or 'MemoryError'}"
+
+
+@pytest.mark.parametrize(("limit", "passages"), [(1e9, 1), (1e-9, 2)])
+def test_a_first_passage_below_the_limit_is_the_only_one(cache_dir: Path, limit: float, passages: int) -> None:
+    found = measured(trial(cache_dir, procedure=Procedure(repeats=2, hopeless_tps=limit)))
+    assert len(found.samples) == len(found.prefill_s) == passages
+    assert found.hopeless is found.partial is (passages == 1)
+    assert found.prompt_tokens == 12 * passages

@@ -94,11 +94,32 @@ def test_a_limit_that_is_exported_by_the_user_does_not_reach_the_worker() -> Non
         ("exit", "the worker ended with exit status 7: the last words"),
         ("killed", "the worker ended with SIGKILL (the system was most likely out of memory)"),
         ("raise", "KeyError: 'no such expert'"),
+        ("garbage", "the worker said what is no JSON: b'\\xff not json'"),
+        ("no event", "the worker said what is no event: b'[1, 2]'"),
+        (
+            "nan",
+            "the worker said what makes no sense: StudyInvalid: speeds and times must be positive numbers, "
+            "got (5.0, nan) tok/s",
+        ),
     ],
 )
 def test_a_crash_is_an_outcome_and_the_next_trial_runs(runner: WorkerRunner, model: str, reason: str) -> None:
     assert runner.run(spec(model)) == Crashed(reason=reason)
     assert isinstance(runner.run(spec("fine")), Measured)
+
+
+def test_an_outcome_that_lacks_its_numbers_is_a_crash_and_the_next_trial_runs(runner: WorkerRunner) -> None:
+    outcome = runner.run(spec("senseless"))
+    assert isinstance(outcome, Crashed) and "the worker said what makes no sense" in outcome.reason
+    assert isinstance(runner.run(spec("fine")), Measured)
+
+
+def test_a_line_without_an_end_is_a_crash(runner: WorkerRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner.run(spec("fine"))
+    monkeypatch.setattr("autotune.runner._LONGEST_LINE", 8)
+    monkeypatch.setattr("autotune.runner.os.read", lambda fd, most: b"0123456789")
+    outcome = runner.run(spec("fine"))
+    assert outcome == Crashed(reason="the worker said 10 bytes without an end of line")
 
 
 def test_a_hang_is_an_outcome_and_its_worker_is_gone(runner: WorkerRunner) -> None:

@@ -41,6 +41,11 @@ def test_no_proposal_exceeds_the_budget_or_has_fewer_slots_than_a_token_needs(da
     assert found.residency.slots in ("auto", "all") or TOP_K <= found.residency.slots <= EXPERTS
 
 
+def test_only_guesses_that_the_model_can_have_are_proposed() -> None:
+    kinds = {knob.name: knob.options for knob in space(guesses=("gate", "frequency")).knobs}
+    assert kinds["predict.kind"] == ("gate", "frequency")
+
+
 def test_half_life_is_in_play_only_with_lfu() -> None:
     the_space = space()
     lru = the_space.canonical({"residency.policy": "lru", "residency.half_life": 3})

@@ -37,8 +37,9 @@ def test_a_tokens_time_is_the_sum_of_its_parts_and_the_layers_are_within_it(
     for reads in (row["demand_reads"], row["guess_reads"]):
         assert reads["tickets"] > 0 and reads["queue_mean_s"] <= reads["queue_max_s"]
         assert 0 < reads["read_mean_s"] <= reads["read_max_s"]
-    record_bytes = row["prefetch_bytes"] // row["guessed"]
-    assert row["wasted_bytes"] == (row["guessed"] - row["guesses_used"]) * record_bytes
+    read, rest = divmod(row["prefetch_bytes"], 36_864)
+    assert rest == 0 and row["guesses_used"] <= read <= row["guessed"]
+    assert row["wasted_bytes"] == (read - row["guesses_used"]) * 36_864
     assert found["wasted_bytes"] == sum(each["wasted_bytes"] for each in found["layers"])
 
 
@@ -64,6 +65,19 @@ def test_guesses_alone_read_nothing_and_their_cost_is_measured_token_by_token(
     assert found["guess_cost"]["added_s"] == found["guess_cost"]["with_s"] - found["guess_cost"]["without_s"]
     assert found["recall"][0]["recall"] > 0
     assert found["guess_cost"]["without_s"] > 0
+
+
+def test_the_tables_say_what_their_columns_mean_and_in_what_unit(
+    tiny: Path, shared_cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["trace", "--model", str(tiny), "--cache-dir", str(shared_cache), "--profile", "none", "--prompts", "1"]
+    guesses = ["--set", "predict.kind=gate", "--set", "prefetch.backend=stage", "--set", "residency.slots=6"]
+    assert main([*words, "--tokens", "3", *guesses]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    before = {line.split()[1]: lines[n - 1] for n, line in enumerate(lines) if line.startswith("layer ")}
+    assert before["missed"].startswith("compute (") and "over 3 tokens; ms of a token:" in lines[0]
+    assert "window: ms from guess to need" in before["guessed"]
+    assert "reads in ms: in the queue" in before["demands"]
 
 
 def test_what_guessing_adds_is_told_from_waiting_for_reads() -> None:

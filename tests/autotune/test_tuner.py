@@ -11,8 +11,8 @@ from autotune.errors import RequestInvalid, WorkerFailed
 from autotune.events import Notice, PhaseStarted, ResultReady, TuneEvent, event_to_json
 from autotune.probe import DiskRow, ceiling_of
 from autotune.result import Status
-from autotune.testing import FakeRunner, Weather, killed
-from autotune.trial import Measured, TrialSpec
+from autotune.testing import FakeRunner, Weather, hang, killed, out_of_memory
+from autotune.trial import Measured, Outcome, TrialSpec
 from streaming_core.layer_set import LayerSet
 from streaming_core.profile import Entry
 from streaming_core.settings import Settings
@@ -133,6 +133,28 @@ def test_a_request_without_sense_is_refused_before_anything_runs(tmp_path: Path,
 def test_a_default_that_crashes_ends_the_run_with_its_reason(tmp_path: Path) -> None:
     with pytest.raises(WorkerFailed, match="SIGKILL"):
         tuned(tmp_path, FakeRunner(lambda settings: killed()))
+
+
+def test_whatever_goes_wrong_in_a_trial_is_written_down_and_the_search_goes_on(tmp_path: Path) -> None:
+    def speed(settings: Settings) -> float | Outcome:
+        if settings.residency.policy != "lru":
+            return out_of_memory()
+        match settings.reading.threads:
+            case 2:
+                return hang()
+            case 8:
+                return killed()
+        return hill(settings)
+
+    def needed(settings: Settings) -> int:  # the budget is a GiB
+        return (2 << 30) if settings.reading.page_cache == "bypass" else (1 << 29)
+
+    result = tuned(tmp_path, FakeRunner(speed, QUIET, needed_bytes=needed), trials=40)
+    kinds = {row.kind for row in result.trials}
+    assert kinds == {"measured", "crashed", "timed_out", "infeasible"}
+    assert any(row.changes.get("reading.page_cache") == "bypass" for row in result.trials)
+    assert result.status is Status.PROVEN
+    assert result.settings.reading.threads not in (2, 8) and result.settings.reading.page_cache != "bypass"
 
 
 def test_fixed_settings_are_left_alone(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import mlx.core as mx
 import pytest
 from kernel_cases import FakeMaker, TanhOfGate, call, make_switch
 from mlx_lm.models.switch_layers import SwitchMLP
+from mlx_lm.tuner.lora import LoRASwitchLinear
 
 from streaming_core.errors import KernelWarning
 from streaming_core.geometry import RecordGeometry
@@ -171,6 +172,20 @@ def test_the_tensors_are_those_that_the_module_has_when_it_is_called() -> None:
     module.switch.down_proj.biases = 2 * module.switch.down_proj.biases
     assert mx.allclose(module(x, indices), 2 * before)
     assert fused.checked == checked + 1
+
+
+def test_an_adapter_around_a_projection_is_computed_by_the_module_itself() -> None:
+    module = wrapped(SelectedKernels(KernelSettings(fused="on"), [FakeMaker()]))
+    x, indices = call(1, 2)
+    before = module(x, indices)
+    adapter = LoRASwitchLinear.from_base(module.switch.down_proj, r=2)
+    adapter.lora_b = mx.ones_like(adapter.lora_b)
+    module.switch.down_proj = adapter
+    with pytest.warns(
+        KernelWarning, match="kernels are turned off in layer .*: no kernel computes a .*LoRASwitchLinear"
+    ):
+        adapted = module(x, indices)
+    assert mx.array_equal(adapted, module.switch(x, indices)) and not mx.allclose(adapted, before)
 
 
 def test_the_modules_own_activation_reaches_the_kernel() -> None:

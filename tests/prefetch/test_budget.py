@@ -87,6 +87,8 @@ class Holding(NullReader):
 class AnyLayer:
     """A layer whose records are nowhere."""
 
+    number = 0
+
     def reads(self, expert: int, views: Sequence[memoryview]) -> list[Read]:
         return []
 

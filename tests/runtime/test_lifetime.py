@@ -115,3 +115,54 @@ def test_without_a_budget_nothing_was_planned_that_could_be_exceeded(tiny: Path,
     with loaded(tiny, shared_cache, **{**STREAMED, "memory.context": 20}) as model:
         assert model.memory_plan.budget_bytes is None
         assert len(list(model.stream(list(range(30)), 3))) == 3
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2), (1, 2, 0), (2, 0, 1)], ids=str)
+def test_the_cache_limit_is_given_back_whatever_the_order_of_closing(
+    tiny: Path, shared_cache: Path, order: tuple[int, ...]
+) -> None:
+    before = cache_limit()
+    limits = [40 << 20, 30 << 20, 20 << 20]
+    models = [loaded(tiny, shared_cache, **STREAMED, **{"memory.mlx_cache": limit}) for limit in limits]
+    for number, closed in enumerate(order):
+        models[closed].close()
+        models[closed].close()
+        left = [limits[n] for n in range(3) if n not in order[: number + 1]]
+        assert cache_limit() == (left[-1] if left else before)
+
+
+def test_a_cache_limit_that_somebody_set_between_two_models_comes_back(tiny: Path, shared_cache: Path) -> None:
+    before = cache_limit()
+    first = loaded(tiny, shared_cache, **STREAMED)
+    mx.set_cache_limit(7 << 20)
+    second = loaded(tiny, shared_cache, **STREAMED)
+    first.close()
+    second.close()
+    assert cache_limit() == 7 << 20
+    mx.set_cache_limit(before)
+
+
+def cache_limit() -> int:
+    limit = int(mx.set_cache_limit(0))
+    mx.set_cache_limit(limit)
+    return limit
+
+
+SOME_RESIDENT = {**STREAMED, "residency.resident_layers": "0,2"}
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (STREAMED, "4 of 16 experts of layers 0-3 in memory"),
+        (SOME_RESIDENT, "4 of 16 experts of layers 1,3 in memory; all of layers 0,2"),
+        ({"residency.resident_layers": "all"}, "all of layers 0-3"),
+    ],
+    ids=["streamed", "some resident", "resident"],
+)
+def test_a_model_says_what_it_is_in_one_line(
+    tiny: Path, shared_cache: Path, values: dict[str, Any], words: str
+) -> None:
+    with loaded(tiny, shared_cache, **values) as model:
+        assert repr(model) == f"<StreamedModel {model.outline.name} (qwen3_next): {words}>"
+    assert repr(model) == f"<StreamedModel {model.outline.name} (qwen3_next): {words}; closed>"
