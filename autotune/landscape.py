@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
@@ -17,10 +18,11 @@ from autotune.space import Space
 from autotune.surrogate import Floats, Surrogate
 from autotune.trial import Measured
 
-__all__ = ["Landscape"]
+__all__ = ["Idea", "Landscape"]
 
 _PER_CHANGE = 0.003  # of two settings that are equally fast the one nearer to the default is better
-_DOUBTFUL = 0.015  # a change worth more is kept even if that is uncertain: the race tells
+_DOUBTFUL = 0.02  # a change worth more is kept even if that is uncertain: the race tells
+_SURE = 3.0  # deviations of what a change gains; below, it races the same settings without it
 _DOUBT = 0.05  # standard deviation of "it fails", as a number between 0 and 1
 _CENTRES = 3  # of the best settings, whose neighbours are looked at
 _PAIRS = 300  # neighbours in two knobs
@@ -29,6 +31,14 @@ _CLIMBS = 3  # times the neighbours of the most promising settings are looked at
 _RIVALS = 16  # of the best settings, tried or not, that a trial may promote
 _NORMAL = NormalDist()
 _SURPRISES = [_NORMAL.inv_cdf((n + 0.5) / 16) for n in range(16)]
+
+
+@dataclass(frozen=True, slots=True)
+class Idea:
+    """Something to measure, and by how much that is expected to raise the best mean, as a logarithm."""
+
+    config: Config
+    gain: float
 
 
 class Landscape:
@@ -59,7 +69,7 @@ class Landscape:
         ranked = self.ranked(noise)
         return ranked[: ranked.index(self._history.default)]
 
-    def next(self, noise: float, most: int) -> Config | None:
+    def next(self, noise: float, most: int) -> Idea | None:
         """What to measure to know the most about which settings are best, tried fewer than `most` times.
 
         The knowledge gradient (Frazier et al., 2009): by how much one more trial is expected to raise the best mean.
@@ -73,12 +83,12 @@ class Landscape:
             known = {tuple(each.items()) for each in points}
             steps = {tuple(each.items()): each for each in self._steps(top)}
             points += [each for key, each in steps.items() if key not in known]
-        for _, params in sorted(zip(gains, points, strict=False), key=lambda pair: -pair[0]):
+        for gain, params in sorted(zip(gains, points, strict=False), key=lambda pair: -pair[0]):
             config = self._history.config(params)
             if config.settings in self._history.busy:
                 continue
             if len(config.outcomes) < most and (not config.outcomes or config.feasible(self._judge)):
-                return config
+                return Idea(config, gain)
         return None
 
     def _gains(self, points: Sequence[Params], known: Sequence[Params]) -> list[float]:
@@ -107,12 +117,27 @@ class Landscape:
             doubtful = [
                 (gain, without)
                 for without, gain, deviation in self.undone(config)
-                if gain < max(_PER_CHANGE, min(deviation, _DOUBTFUL))
-                and (without.feasible(self._judge) if without.outcomes else self._chances([without.params])[0] > 0.5)
+                if gain < max(_PER_CHANGE, min(2 * deviation, _DOUBTFUL)) and self._runs(without)
             ]
             if not doubtful:
                 return config
             config = min(doubtful, key=lambda pair: pair[0])[1]
+
+    def ladder(self, config: Config) -> list[Config]:
+        """`config`, then each time without one more change, the least certain first, until none or one is in doubt."""
+        rungs = [config]
+        while True:
+            doubtful = [
+                (gain / deviation, without)
+                for without, gain, deviation in self.undone(rungs[-1])
+                if gain < _SURE * deviation and without is not self._history.default and self._runs(without)
+            ]
+            if not doubtful:
+                return rungs
+            rungs.append(min(doubtful, key=lambda pair: pair[0])[1])
+
+    def _runs(self, config: Config) -> bool:
+        return config.feasible(self._judge) if config.outcomes else bool(self._chances([config.params])[0] > 0.5)
 
     def undone(self, config: Config) -> Iterator[tuple[Config, float, float]]:
         """`config` without one of its changes, each, with mean and deviation of what that change gains."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from autotune.coordinate import coordinate_moves
@@ -32,6 +32,8 @@ _SENTINEL = 8  # trials between two further measurements of the default
 _MODEL_SHARE = 0.85  # of the trials, before changes are undone
 _OPINION = 10  # one in so many proposals of the model is TPE's
 SLACK = 1.2  # trials of a race that is cut off by the clock prove nothing, and some take longer than most
+_NOT_WORTH = 0.1  # of the credible gain: what a trial has to be expected to gain
+_DULL = 3  # proposals in a row that are not worth a trial: one may be the luck of the sampled models
 _NOTABLE = 0.01  # an improvement that resets the patience
 
 
@@ -127,25 +129,32 @@ class Search:
         return self._landscape.ranked(self.noise.sigma)
 
     def finalists(self, most: int) -> list[Config]:
-        """What to race: what looks faster than the default, without the changes that prove nothing."""
+        """What to race: what looks faster than the default, without the changes that prove nothing.
+
+        The best of them comes first, then what it is without its doubtful changes, then others.
+        """
         found: dict[str, Config] = {}
         for config in self._landscape.ahead(self.noise.sigma)[:most]:
             simple = self._landscape.simplified(config)
             if simple is not self.history.default:
-                found.setdefault(simple.key, simple)
-        return list(found.values())
+                for each in [simple] if found else _spread(self._landscape.ladder(simple), most):
+                    found.setdefault(each.key, each)
+        return list(found.values())[:most]
 
     def _follow_the_model(self, proposals: Proposals, share: float = 1.0) -> str:
         """Empty when that share of the plan is used up; else why it ended before."""
-        best, since = self._best_score(), 0
+        best, since, dull = self._best_score(), 0, 0
         while not self._spent(share):
             if since >= self._plan.patience:
                 return f"nothing better in {since} proposals of the model"
             idea = self._landscape.next(self.noise.sigma, _REPLICATES)
             if idea is None:
                 return "every setting near the best one is known"
+            dull = dull + 1 if idea.gain < _NOT_WORTH * math.log1p(self.noise.credible_gain) else 0
+            if dull >= _DULL:
+                return "no credible gain is left"
             if not (since % _OPINION == _OPINION - 1 and self._ask_tpe(proposals)):
-                proposals.add(idea.params, self._measure(idea), self._measurer.position)
+                proposals.add(idea.config.params, self._measure(idea.config), self._measurer.position)
             since += 1
             if (score := self._best_score()) > best + _NOTABLE:
                 best, since = score, 0
@@ -240,6 +249,13 @@ class Search:
         plan = self._plan
         by_count = plan.trials is not None and self.trials >= plan.trials
         return f"all {plan.trials} trials were run" if by_count else "the time for the search is used up"
+
+
+def _spread(rungs: Sequence[Config], most: int) -> list[Config]:
+    """So many of them at most, the first and the last among them."""
+    if len(rungs) <= most:
+        return list(rungs)
+    return [rungs[n * (len(rungs) - 1) // max(1, most - 1)] for n in range(most)]
 
 
 def _reason(outcome: Outcome) -> str:

@@ -28,7 +28,7 @@ Floats = NDArray[np.floating[Any]]
 Codes = NDArray[np.integer[Any]]  # [P, K]: the index of the option; the number of options: not in play
 
 _ANSWERS = 8
-_SWEEPS = 1  # over all that is sampled, per trial
+_MOST_SWEEPS = 10  # over all that is sampled: one for each new trial, but a history that comes at once is no worse
 _EFFECTS = (0.02, 0.05, 0.12, 0.25, 0.5)  # what a knob may add: standard deviation of the logarithm of a speed
 _PAIRS = (0.05, 0.2, 0.5, 1.0)  # what a pair adds, in units of the geometric mean of its knobs' effects
 _LENGTHS = (0.25, 0.5, 1.0)  # of a knob's range, over which its effect stays alike
@@ -51,6 +51,7 @@ class Surrogate:
         beliefs += [(_PAIRS, 0.4, 1.5), (_LENGTHS, 0.5, 10.0), (_DRIFTS, 0.03, 1.0), (_NOISES, 1.0, 0.5)]
         self._priors = [-((np.log(np.array(grid) / middle) / width) ** 2) / 2 for grid, middle, width in beliefs]
         self._chosen = np.tile([2] * count + [1] * 4, (_ANSWERS, 1))  # [C, K + 4]: index into each grid
+        self._learnt = 0
 
     def learn(self, points: Sequence[Params], scores: Sequence[float], moments: Sequence[int], noise: float) -> None:
         """`moments` say when: trials so far.  `noise` is what identical settings differed by."""
@@ -62,9 +63,10 @@ class Surrogate:
         heat = np.exp(-np.abs(times[:, None] - times[None, :]) / _DRIFT_TRIALS)
         alike = self._alike(self._codes, self._codes)
         rng = np.random.default_rng(len(points))
-        for _ in range(_SWEEPS):
+        for _ in range(min(_MOST_SWEEPS, max(1, len(points) - self._learnt))):
             for place in range(len(self._grids)):
                 self._draw(place, alike, heat, targets, rng)
+        self._learnt = len(points)
         factors = np.linalg.cholesky(self._noisy(self._chosen, alike, heat))
         self._inverses = np.linalg.inv(factors)
         self._weights = self._inverses.transpose(0, 2, 1) @ (self._inverses @ targets[:, None])  # [C, N, 1]
