@@ -12,7 +12,9 @@ from typing import Any, NoReturn
 
 from autotune.errors import RequestInvalid
 
-__all__ = ["build_parser", "duration_s"]
+__all__ = ["PARETO", "build_parser", "duration_s"]
+
+PARETO = "pareto"  # of --objective: not one search but one for each of several budgets
 
 _DONE = (0, "done")
 _WRONG = (2, "wrong input, or something on this machine is in the way (one line on standard error says what)")
@@ -180,14 +182,15 @@ def _run(parser: argparse.ArgumentParser) -> None:
         "--trials",
         type=int,
         metavar="N",
-        help="of the search, over all runs of it; the race comes on top (default: 40)",
+        help="of the search, over all runs of it; the race comes on top (default: 40; pareto: 20 for each budget)",
     )
     parser.add_argument("--time", metavar="TIME", help='for everything, for example "5m" (default: no limit)')
     parser.add_argument(
         "--objective",
-        choices=("decode", "prefill", "balanced"),
+        choices=("decode", "prefill", "balanced", PARETO),
         default="decode",
-        help="what is to be fast (default: %(default)s)",
+        help="what is to be fast; pareto: decoding, under several budgets up to the one given; the profile gets that "
+        "beyond which memory buys little (default: %(default)s)",
     )
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help="the profile (default: profiles/<this machine>.yaml)"
