@@ -100,7 +100,7 @@ def build_parser(default_cache: Path, version: Callable[[], str]) -> argparse.Ar
     command("run", "search settings, prove the best and write a profile", "mlx-autotune run --model demo", _run)
     command("bench", "measure settings, default and resident side by side", "mlx-autotune bench --model demo", _bench)
     command("generate", "answer a prompt", 'mlx-autotune generate --model demo --prompt "Why is it blue?"', _generate)
-    command("show", "explain the profile in use", "mlx-autotune show --model demo", _nothing)
+    command("show", "explain the profile in use", "mlx-autotune show --model demo --explain", _show)
     command(
         "plan",
         "say what a model will need, and what fits into a budget",
@@ -269,5 +269,5 @@ def _predict(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, metavar="FILE", help="with --hardware: write a profile marked modelled")
 
 
-def _nothing(parser: argparse.ArgumentParser) -> None:
-    return
+def _show(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--explain", action="store_true", help="every profile that was looked at, and why not that one")

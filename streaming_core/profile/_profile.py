@@ -44,6 +44,7 @@ class Profile:
     path: Path | None = field(default=None, compare=False)  # None: built in, or not written yet
     reason: str = field(default="", compare=False)  # one line: which file this is, and why this one
     fallback: Settings | None = field(default=None, compare=False)  # for models without an entry; None: they raise
+    borrowed: bool = field(default=False, compare=False)  # of another machine, and made to fit this one
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "entries", {name: self.entries[name] for name in sorted(self.entries)})
@@ -106,7 +107,12 @@ class Profile:
         return found[0] if found else None
 
     def check_checkpoint(self, model: str | Path, fingerprint: str, folder: Path) -> None:
-        """Raises ProfileInvalid when the model's entry was measured on another checkpoint."""
+        """Raises ProfileInvalid when the model's entry was measured on another checkpoint.
+
+        Not where the profile was borrowed: what holds for one checkpoint only was left behind.
+        """
+        if self.borrowed:
+            return
         name = self.entry_name(model)
         if name is not None and self.entry(name).fingerprint != fingerprint:
             raise ProfileInvalid(
