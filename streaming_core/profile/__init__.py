@@ -6,6 +6,8 @@ strictly; `with_entry` and `write` make one.
 
 from __future__ import annotations
 
+from typing import Any
+
 from streaming_core.profile._entry import STATUSES, Entry
 from streaming_core.profile._find import Candidate, Explanation, default_folders, explain_profile, load_profile
 from streaming_core.profile._profile import Profile, Program
@@ -21,5 +23,13 @@ __all__ = [
     "changes_since",
     "default_folders",
     "explain_profile",
+    "json_schema",
     "load_profile",
 ]
+
+
+def json_schema() -> dict[str, Any]:
+    """The format as a JSON schema, which is committed as profiles/schema.json."""
+    from streaming_core.profile._schema import json_schema  # nobody who only runs models needs it
+
+    return json_schema()

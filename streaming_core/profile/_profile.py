@@ -18,11 +18,11 @@ from streaming_core.profile._entry import Entry
 from streaming_core.profile._strict import check_keys, mapping_at, plain, text_at
 from streaming_core.settings import Settings
 
-__all__ = ["Profile", "Program"]
+__all__ = ["KEYS", "REQUIRED", "VERSION", "Profile", "Program"]
 
-_VERSION = "1"
-_KEYS = ("schema_version", "program", "hardware", "probe", "models")
-_REQUIRED = ("schema_version", "hardware", "models")
+VERSION = "1"
+KEYS = ("schema_version", "program", "hardware", "probe", "models")
+REQUIRED = ("schema_version", "hardware", "models")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Profile:
             raise ProfileInvalid(f"{path}: is empty; `mlx-autotune run` writes a profile")
         mapping = mapping_at(raw, str(path))
         _check_version(mapping, path)
-        check_keys(mapping, _KEYS, _REQUIRED, str(path))
+        check_keys(mapping, KEYS, REQUIRED, str(path))
         models = mapping_at(mapping["models"], f"{path}: models")
         for name in models:
             if not isinstance(name, str) or not name:
@@ -136,7 +136,7 @@ class Profile:
         """Plain data for YAML."""
         probe = {} if self.probe is None else {"probe": plain(self.probe, "probe")}
         return {
-            "schema_version": _VERSION,
+            "schema_version": VERSION,
             "program": {"name": self.program.name, "version": self.program.version},
             "hardware": self.hardware.to_mapping(),
             **probe,
@@ -171,13 +171,13 @@ def _tail(name: str) -> str:
 def _check_version(mapping: Mapping[Any, Any], path: Path) -> None:
     """Before anything else, since a later schema may have other keys."""
     if "schema_version" not in mapping:
-        raise ProfileInvalid(f'{path}: schema_version is missing; a profile starts with schema_version: "{_VERSION}"')
+        raise ProfileInvalid(f'{path}: schema_version is missing; a profile starts with schema_version: "{VERSION}"')
     version = text_at(mapping, "schema_version", str(path))
-    if version == _VERSION:
+    if version == VERSION:
         return
-    if version.isdigit() and int(version) > int(_VERSION):
+    if version.isdigit() and int(version) > int(VERSION):
         raise ProfileInvalid(f"{path}: schema_version {version} is newer than this program knows; update mlx-autotune")
-    raise ProfileInvalid(f'{path}: schema_version must be "{_VERSION}", got {version!r}')
+    raise ProfileInvalid(f'{path}: schema_version must be "{VERSION}", got {version!r}')
 
 
 def _program(raw: object, where: str) -> Program:
