@@ -143,6 +143,10 @@ class Profile:
             "models": {name: entry.to_mapping() for name, entry in self.entries.items()},
         }
 
+    def to_text(self) -> str:
+        """What `write` writes.  Raises ProfileInvalid when the content cannot be kept in YAML."""
+        return dump(self.to_mapping(), self.path or Path("profile"))
+
     def write(self, path: str | Path) -> Path:
         """Replaces the file in one step; on any failure and after any crash, the old or the new one is there whole.
 
