@@ -240,8 +240,9 @@ class Settings:
     def with_values(self, values: Mapping[str, Any], where: str = "settings") -> Settings:
         """A copy with `{"residency.slots": 16, "memory.budget": "2GiB"}` changed.  Raises SettingsError."""
         changed: dict[str, dict[str, Any]] = {}
+        keys = list(self.keys()) if values else []
         for key, value in values.items():
-            _known(key, list(self.keys()), where)
+            _known(key, keys, where)
             section, _, name = key.partition(".")
             changed.setdefault(section, {})[name] = _from_yaml(section, name, value)
         try:

@@ -213,6 +213,30 @@ def test_this_machine_is_detected_when_none_is_given(tmp_path: Path) -> None:
     assert load_profile(folders=[tmp_path]).reason.startswith("built-in default: no ")
 
 
+def test_the_next_nearest_is_taken_where_the_nearest_is_broken_behind_its_head(tmp_path: Path) -> None:
+    near, next_near = (write(tmp_path, "demo", machine=FakeMachine.mac("Apple M3 Max", gib * GIB)) for gib in (96, 128))
+    near.write_text(near.read_text().replace("threads: 8", "threads: 0"))
+    found = explain_profile("demo", folders=[tmp_path], machine=MAC)
+    assert found.profile.path == next_near and found.profile.borrowed
+    assert "reading.threads must be from 1 to 64" in found.candidates[1].reason
+    assert load_profile("demo", folders=[tmp_path], machine=MAC).reason == found.profile.reason
+
+
+def test_models_may_come_first_in_a_file_written_by_hand(tmp_path: Path) -> None:
+    path = write(tmp_path, "demo", machine=FakeMachine.mac("Apple M3 Max", 96 * GIB))
+    head, _, models = path.read_text().partition("models:")
+    path.write_text(
+        f"# ours\nmodels:{models}{head.partition('schema_version')[1]}{head.partition('schema_version')[2]}"
+    )
+    assert load_profile("demo", folders=[tmp_path], machine=MAC).path == path
+
+
+def test_of_two_files_of_this_machine_with_other_names_the_one_with_its_memory_goes_first(tmp_path: Path) -> None:
+    write(tmp_path, "demo", machine=FakeMachine.mac("Apple M3 Max", 60 * GIB)).rename(tmp_path / "a.yaml")
+    exact = write(tmp_path, "demo").rename(tmp_path / "b.yaml")
+    assert load_profile("demo", folders=[tmp_path], machine=MAC).path == exact
+
+
 def stale(tmp_path: Path, **evidence: object) -> Path:
     entry = Entry(fingerprint="00ff", settings=FAST, evidence=evidence)
     hardware = dataclasses.replace(MAC.hardware(), os_version="26.0 (25A1)")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -95,6 +95,11 @@ def _is_file(model_or_path: str | Path | None) -> bool:
     return model_or_path is not None and Path(model_or_path).suffix in _SUFFIXES
 
 
+def _path(profile: Profile) -> Path:
+    assert profile.path is not None, "it was read"
+    return profile.path
+
+
 class _Search:
     def __init__(self, here: Here, folders: Sequence[Path] | None, model: str | Path | None) -> None:
         self._here = here
@@ -107,7 +112,7 @@ class _Search:
         own, others = self._named()
         first = next(filter(self._serves, own), None)
         if first is None or everything:
-            more_own, more_others = self._unnamed()
+            more_own, more_others = self._unnamed(own, everything)
             own, others = own + more_own, others + more_others
             first = first or next(filter(self._serves, own), None)
         near = self._nearest(others, own)
@@ -128,9 +133,25 @@ class _Search:
         """Files with this machine's name.  One that is broken is an error: its owner believes that it is in use."""
         return self._sorted_out(Profile.read(path) for path in self._own_paths() if path.exists())
 
-    def _unnamed(self) -> tuple[list[Profile], list[Profile]]:
+    def _unnamed(self, own: Sequence[Profile], everything: bool) -> tuple[list[Profile], list[Profile]]:
+        """Files with other names: this machine's first, then from the nearest on until one will do.
+
+        Only what is needed is read whole: a folder of many profiles must not make programs start slowly.
+        """
         named = set(self._own_paths())
-        return self._sorted_out(self._readable(path for path in self._paths() if path not in named))
+        heads = self._readable(Profile.read_head, (path for path in self._paths() if path not in named))
+        same, strangers = self._sorted_out(sorted(heads, key=lambda head: self._far(head, own)))
+        mine = list(self._readable(Profile.read, (_path(head) for head in same)))
+        others: list[Profile] = []
+        done = any(map(self._serves, mine))
+        for head in strangers:
+            if incompatible(head.hardware, self._here.hardware):
+                others.append(head)
+            elif everything or not done:
+                whole = list(self._readable(Profile.read, [_path(head)]))
+                others += whole
+                done = any(self._unfit(each) is None and not self._modelled(each) for each in whole)
+        return mine, others
 
     def _own_paths(self) -> list[Path]:
         return [folder / self._name for folder in self._places]
@@ -141,10 +162,10 @@ class _Search:
             found += sorted(each for suffix in _SUFFIXES for each in folder.glob(f"*{suffix}"))
         return list(dict.fromkeys(found))
 
-    def _readable(self, paths: Iterable[Path]) -> Iterable[Profile]:
+    def _readable(self, read: Callable[[Path], Profile], paths: Iterable[Path]) -> Iterator[Profile]:
         for path in paths:
             try:
-                yield Profile.read(path)
+                yield read(path)
             except ProfileInvalid as err:
                 self._seen.append(Candidate(path, False, str(err).removeprefix(str(path)).lstrip(": ")))
 
@@ -160,14 +181,16 @@ class _Search:
         return self._model is None or profile.entry_name(self._model) is not None
 
     def _nearest(self, others: Sequence[Profile], own: Sequence[Profile]) -> Profile | None:
+        fit = (each for each in others if self._unfit(each) is None)
+        return min(fit, key=lambda each: (self._modelled(each), self._far(each, own)), default=None)
+
+    def _modelled(self, profile: Profile) -> bool:
+        names = [profile.entry_name(self._model)] if self._model is not None else list(profile.entries)
+        return all(profile.entries[name].status == "modelled" for name in names if name)
+
+    def _far(self, profile: Profile, own: Sequence[Profile]) -> float:
         ours = next((speed for each in own if (speed := ssd_gb_per_s(each.probe))), None)
-
-        def rank(profile: Profile) -> tuple[bool, float]:
-            names = [profile.entry_name(self._model)] if self._model is not None else list(profile.entries)
-            modelled = all(profile.entries[name].status == "modelled" for name in names if name)
-            return modelled, distance(profile.hardware, self._here.hardware, ssd_gb_per_s(profile.probe), ours)
-
-        return min((each for each in others if self._unfit(each) is None), key=rank, default=None)
+        return distance(profile.hardware, self._here.hardware, ssd_gb_per_s(profile.probe), ours)
 
     def _unfit(self, other: Profile) -> str | None:
         """Why another machine's profile is of no use here."""
@@ -187,8 +210,7 @@ class _Search:
         return "an earlier folder has one" if self._serves(own) else f"has no entry for {self._model}"
 
     def _see(self, profile: Profile, used: bool, reason: str) -> None:
-        assert profile.path is not None
-        self._seen.append(Candidate(profile.path, used, reason))
+        self._seen.append(Candidate(_path(profile), used, reason))
 
     def _chosen(self, first: Profile | None, near: Profile | None, own: Sequence[Profile]) -> Profile:
         if first is not None:

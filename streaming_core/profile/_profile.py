@@ -65,15 +65,27 @@ class Profile:
         for name in models:
             if not isinstance(name, str) or not name:
                 raise ProfileInvalid(f"{path}: models: key {name!r} must be a model's name in quotes")
-        probe = mapping.get("probe")
         return cls(
-            hardware=Hardware.from_mapping(mapping_at(mapping["hardware"], f"{path}: hardware"), f"{path}: hardware"),
+            hardware=_hardware(mapping, path),
             entries={name: Entry.from_mapping(raw, f"{path}: models.{name}") for name, raw in models.items()},
             program=_program(mapping.get("program", {}), f"{path}: program"),
-            probe=None if probe is None else plain(mapping_at(probe, f"{path}: probe"), f"{path}: probe"),
+            probe=_probe(mapping, path),
             path=path,
             reason=f"{path}: the file asked for",
         )
+
+    @classmethod
+    def read_head(cls, path: Path) -> Profile:
+        """Machine and probe, without entries where they come last, as in files that `write` wrote: ten times faster.
+
+        Raises ProfileInvalid, but does not look at the entries.
+        """
+        head, found, _ = read_text(path).partition("\nmodels:")
+        mapping = parse(head, path) if found else None
+        if not isinstance(mapping, Mapping) or "hardware" not in mapping:
+            return cls.read(path)
+        _check_version(mapping, path)
+        return cls(hardware=_hardware(mapping, path), probe=_probe(mapping, path), path=path)
 
     def entry(self, model: str | Path) -> Entry:
         """The entry of a model, by its name, its alias or its folder.
@@ -182,6 +194,19 @@ def _check_version(mapping: Mapping[Any, Any], path: Path) -> None:
     if version.isdigit() and int(version) > int(VERSION):
         raise ProfileInvalid(f"{path}: schema_version {version} is newer than this program knows; update mlx-autotune")
     raise ProfileInvalid(f'{path}: schema_version must be "{VERSION}", got {version!r}')
+
+
+def _hardware(mapping: Mapping[Any, Any], path: Path) -> Hardware:
+    where = f"{path}: hardware"
+    return Hardware.from_mapping(mapping_at(mapping["hardware"], where), where)
+
+
+def _probe(mapping: Mapping[Any, Any], path: Path) -> Mapping[str, Any] | None:
+    probe, where = mapping.get("probe"), f"{path}: probe"
+    if probe is None:
+        return None
+    found: Mapping[str, Any] = plain(mapping_at(probe, where), where)
+    return found
 
 
 def _program(raw: object, where: str) -> Program:
