@@ -6,6 +6,8 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from streaming_core.errors import ProfileInvalid
 from streaming_core.hardware import Conditions, FakeMachine
@@ -267,6 +269,43 @@ def test_what_a_profile_does_not_tell_has_not_changed(tmp_path: Path) -> None:
     machine = FakeMachine.mac()
     machine.hardware_reading = dataclasses.replace(MAC.hardware(), os_version="")
     assert "since then" not in load_profile("demo", folders=[tmp_path], machine=machine).reason
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.just(10**400) | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["needed_bytes", "power", "mlx"]), inner)
+    ),
+    max_leaves=4,
+)
+FACTS = ("versions", "conditions", "tuned", "forecast", "default", "budget_bytes")
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    evidence=st.dictionaries(st.sampled_from(FACTS), anything),
+    disk=st.lists(st.fixed_dictionaries({"bytes_per_s": anything}) | anything, max_size=2) | anything,
+    chip=st.sampled_from(["AMD EPYC", "(R)", "", "AMD"]),
+    memory_bytes=st.sampled_from([0, 1, GIB, 1 << 60]),
+)
+def test_whatever_others_wrote_into_their_profiles_nothing_breaks_here(
+    tmp_path: Path, evidence: dict[str, object], disk: object, chip: str, memory_bytes: int
+) -> None:
+    hardware = dataclasses.replace(FakeMachine().hardware(), chip=chip, memory_bytes=memory_bytes)
+    entry = Entry(fingerprint="00ff", settings=FAST.with_values({"residency.slots": 9}), evidence=evidence)
+    path = Profile(hardware=hardware, entries={"demo": entry}, probe={"disk": disk}).write(tmp_path / "other.yaml")
+    own = Entry(fingerprint="00ff", settings=FAST)
+    row = {"disk": [{"bytes_per_s": 2e9}]}
+    Profile(hardware=FakeMachine().hardware(), entries={"tiny": own}, probe=row).write(tmp_path / "own.yaml")
+    found = load_profile("demo", folders=[tmp_path], machine=FakeMachine())
+    assert (found.path == path) == chip.startswith("AMD")
+    assert "\n" not in found.reason
+
+
+def test_what_others_wrote_cannot_break_the_line(tmp_path: Path) -> None:
+    stale(tmp_path, versions={"mlx": "1\n\x1b[2J", "mlx-lm": "9" * 500})
+    reason = load_profile("demo", folders=[tmp_path], machine=MAC).reason
+    assert r"mlx was '1\n\x1b[2J', now it is " in reason and reason.isprintable() and len(reason) < 500
 
 
 def test_the_installed_versions_are_looked_up(tmp_path: Path) -> None:

@@ -19,6 +19,9 @@ __all__ = ["Room", "borrowed", "distance", "fitted", "incompatible", "room_of", 
 
 _OTHER_CHIP = 0.25  # as far as a fifth more memory: on one backend, memory and disk decide more than the chip does
 _SSD_WEIGHT = 0.5
+# Evidence may hold any number.
+_FASTEST = 1e15  # bytes per second
+_LARGEST = 1 << 50  # bytes of memory
 # What a larger machine may have more of than a smaller one can hold.
 _GROWS = ("residency.slots", "residency.resident_layers", "prefill.chunk", "memory.mlx_cache", "memory.context")
 _OF_CHECKPOINT = ("residency.slots", "residency.resident_layers")  # another may have fewer experts, or other layers
@@ -39,11 +42,12 @@ def _make(hardware: Hardware) -> str:
     if hardware.backend == "metal":
         return "apple"
     brand = hardware.gpu if hardware.backend == "cuda" and hardware.gpu else hardware.chip
-    return brand.replace("(R)", " ").lower().split()[0] if brand.split() else "unknown"
+    words = brand.replace("(R)", " ").lower().split()
+    return words[0] if words else "unknown"
 
 
 def _memory(hardware: Hardware) -> int:
-    return (hardware.backend == "cuda" and hardware.gpu_memory_bytes) or hardware.memory_bytes
+    return (hardware.backend == "cuda" and hardware.gpu_memory_bytes) or max(1, hardware.memory_bytes)
 
 
 def distance(there: Hardware, here: Hardware, ssd_there: float | None = None, ssd_here: float | None = None) -> float:
@@ -62,7 +66,7 @@ def ssd_gb_per_s(probe: Mapping[str, Any] | None) -> float | None:
     rows = None if probe is None else probe.get("disk")
     found = [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
     speeds = [row.get("bytes_per_s") for row in found if row.get("state") != "cached"]
-    return max((each / 1e9 for each in speeds if isinstance(each, (int, float)) and each > 0), default=None)
+    return max((each / 1e9 for each in speeds if isinstance(each, (int, float)) and 0 < each < _FASTEST), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +114,14 @@ def _took(entry: Entry, there: Hardware) -> int:
     """What the settings took there where that was written down, else the most that they may have had."""
     for name in ("tuned", "forecast", "default"):
         side = entry.evidence.get(name)
-        if isinstance(side, Mapping) and isinstance(needed := side.get("needed_bytes"), int) and needed > 0:
+        if isinstance(side, Mapping) and (needed := _size(side.get("needed_bytes"))):
             return needed
-    budget = entry.settings.memory.budget or entry.evidence.get("budget_bytes")
-    return budget if isinstance(budget, int) and budget > 0 else default_budget_bytes(there, MemoryState(None))
+    budget = _size(entry.settings.memory.budget) or _size(entry.evidence.get("budget_bytes"))
+    return budget or default_budget_bytes(there, MemoryState(None))
+
+
+def _size(value: object) -> int | None:
+    return value if type(value) is int and 0 < value <= _LARGEST else None
 
 
 def _within(settings: Settings, room: Room) -> tuple[Settings, list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -131,7 +132,7 @@ class _Search:
 
     def _named(self) -> tuple[list[Profile], list[Profile]]:
         """Files with this machine's name.  One that is broken is an error: its owner believes that it is in use."""
-        return self._sorted_out(Profile.read(path) for path in self._own_paths() if path.exists())
+        return self._sorted_out(Profile.read(path) for path in self._own_paths() if os.path.exists(path))
 
     def _unnamed(self, own: Sequence[Profile], everything: bool) -> tuple[list[Profile], list[Profile]]:
         """Files with other names: this machine's first, then from the nearest on until one will do.
@@ -140,11 +141,11 @@ class _Search:
         """
         named = set(self._own_paths())
         heads = self._readable(Profile.read_head, (path for path in self._paths() if path not in named))
-        same, strangers = self._sorted_out(sorted(heads, key=lambda head: self._far(head, own)))
-        mine = list(self._readable(Profile.read, (_path(head) for head in same)))
+        same, strangers = self._sorted_out(heads)
+        mine = list(self._readable(Profile.read, (_path(head) for head in self._by_distance(same, own))))
         others: list[Profile] = []
         done = any(map(self._serves, mine))
-        for head in strangers:
+        for head in self._by_distance(strangers, [*own, *mine]):
             if incompatible(head.hardware, self._here.hardware):
                 others.append(head)
             elif everything or not done:
@@ -188,6 +189,9 @@ class _Search:
         names = [profile.entry_name(self._model)] if self._model is not None else list(profile.entries)
         return all(profile.entries[name].status == "modelled" for name in names if name)
 
+    def _by_distance(self, profiles: Iterable[Profile], own: Sequence[Profile]) -> list[Profile]:
+        return sorted(profiles, key=lambda each: self._far(each, own))
+
     def _far(self, profile: Profile, own: Sequence[Profile]) -> float:
         ours = next((speed for each in own if (speed := ssd_gb_per_s(each.probe))), None)
         return distance(profile.hardware, self._here.hardware, ssd_gb_per_s(profile.probe), ours)
@@ -220,7 +224,7 @@ class _Search:
         if own:
             there = ", ".join(own[0].entries) or "none"
             reason = f"built-in default: {own[0].path} has no entry for {self._model} (entries: {there})"
-            return replace(own[0], reason=reason, fallback=Settings())
+            return replace(self._here.own(own[0], None), reason=reason, fallback=Settings())
         where = ", ".join(map(str, self._places)) or "no folder"
         reason = f"built-in default: no {self._name} in {where}"
         return Profile(hardware=self._here.hardware, reason=reason, fallback=Settings())

@@ -45,16 +45,21 @@ def changes_since(
     """
     found = []
     if fingerprint is not None and entry.fingerprint != fingerprint:
-        found.append(f"the checkpoint is another one ({entry.fingerprint} then, {fingerprint} now)")
+        found.append(f"the checkpoint is another one ({_said(entry.fingerprint)} then, {fingerprint} now)")
     systems = (profile.hardware.os_version, here.os_version)
     same_system = profile.hardware.system == here.system == "darwin"  # macOS decides what stays in memory
     if same_system and all(systems) and systems[0] != systems[1]:
-        found.append(f"macOS was {systems[0]}, now it is {systems[1]}")
+        found.append(f"macOS was {_said(systems[0])}, now it is {systems[1]}")
     recorded = recorded_versions(profile, entry)
     for name in VERSIONS:
         if name in versions and recorded.get(name, versions[name]) != versions[name]:
-            found.append(f"{name} was {recorded[name]}, now it is {versions[name]}")
+            found.append(f"{name} was {_said(recorded[name])}, now it is {versions[name]}")
     return found
+
+
+def _said(text: str) -> str:
+    """Others wrote it: no line breaks, no commands to the terminal."""
+    return text if text.isprintable() and len(text) < 80 else repr(text[:80])
 
 
 def records_power(entry: Entry) -> bool:
@@ -68,7 +73,7 @@ def power_changes(entry: Entry, now: Conditions) -> list[str]:
         return []
     found = []
     power = then.get("power")
-    if {power, now.power} == {"ac", "battery"}:
+    if isinstance(power, str) and {power, now.power} == {"ac", "battery"}:
         found.append(f"power was {power}, now it is {now.power}")
     low = then.get("low_power")
     if isinstance(low, bool) and isinstance(now.low_power, bool) and low != now.low_power:
