@@ -167,6 +167,8 @@ def _command(name: str) -> Callable[[argparse.Namespace, Context], int]:
             from autotune.commands.doctor import run
         case "predict":
             from autotune.commands.predict import run
+        case "profile":
+            from autotune.commands.profile import run
         case "probe":
             from autotune.commands.probe import run
         case _:

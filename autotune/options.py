@@ -35,6 +35,7 @@ _EXITS: dict[str, tuple[tuple[int, str], ...]] = {
         (4, "worse: the profile is slower than the default (upper bound of the ratio below 1), or does not run"),
         _STOPPED,
     ),
+    "profile validate": ((0, "every file can be used"), (1, "one cannot (a line for each says why)"), _WRONG, _STOPPED),
     "pack": (_DONE, (1, "--verify: a file or a record in it is damaged"), _WRONG, _STOPPED),
 }
 _USUAL_EXITS = (_DONE, _WRONG, _STOPPED)
@@ -89,20 +90,14 @@ def build_parser(default_cache: Path, version: Callable[[], str]) -> argparse.Ar
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, help: str, example: str, add: Callable[[argparse.ArgumentParser], None]) -> None:
-        child = commands.add_parser(
-            name,
-            help=help,
-            description=help[0].upper() + help[1:] + ".",
-            epilog=f"example:\n  {example}\n\n{_exit_status(name)}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
+        child = _child(commands, name, help, example)
         _add_common(child, default_cache)
         add(child)
 
     command("run", "search settings, prove the best and write a profile", "mlx-autotune run --model demo", _run)
     command("bench", "measure settings, default and resident side by side", "mlx-autotune bench --model demo", _bench)
     command("generate", "answer a prompt", 'mlx-autotune generate --model demo --prompt "Why is it blue?"', _generate)
-    command("show", "explain the profile in use", "mlx-autotune show --model demo", _nothing)
+    command("show", "explain the profile in use", "mlx-autotune show --model demo --explain", _show)
     command(
         "plan",
         "say what a model will need, and what fits into a budget",
@@ -125,12 +120,24 @@ def build_parser(default_cache: Path, version: Callable[[], str]) -> argparse.Ar
         _predict,
     )
     command("probe", "measure memory and disk", "mlx-autotune probe --model demo", _probe)
+    _profile(_child(commands, "profile", "check, compare and share profiles", "mlx-autotune profile validate my.yaml"))
     return parser
+
+
+def _child(commands: Any, name: str, help: str, example: str, parent: str = "") -> argparse.ArgumentParser:
+    child: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=help,
+        description=help[0].upper() + help[1:] + ".",
+        epilog=f"example:\n  {example}\n\n{_exit_status(parent + name)}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    return child
 
 
 def _add_common(parser: argparse.ArgumentParser, default_cache: Path) -> None:
     common = parser.add_argument_group("common options")
-    common.add_argument("--model", metavar="NAME", help="a folder, a hub id (owner/name) or an alias such as demo")
+    _add_model(common)
     common.add_argument(
         "--cache-dir",
         type=Path,
@@ -149,7 +156,15 @@ def _add_common(parser: argparse.ArgumentParser, default_cache: Path) -> None:
     common.add_argument(
         "--profile", metavar="FILE", help='use this profile; "none" for none (default: this machine\'s)'
     )
-    volume = common.add_mutually_exclusive_group()
+    _add_volume(common)
+
+
+def _add_model(group: argparse._ActionsContainer) -> None:
+    group.add_argument("--model", metavar="NAME", help="a folder, a hub id (owner/name) or an alias such as demo")
+
+
+def _add_volume(group: argparse._ActionsContainer) -> None:
+    volume = group.add_mutually_exclusive_group()
     volume.add_argument("--json", action="store_true", help="JSON lines on standard output instead of text")
     volume.add_argument("--quiet", action="store_true", help="no progress, only the result")
 
@@ -289,5 +304,31 @@ def _predict(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, metavar="FILE", help="with --hardware: write a profile marked modelled")
 
 
-def _nothing(parser: argparse.ArgumentParser) -> None:
-    return
+def _show(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--explain", action="store_true", help="every profile that was looked at, and why not that one")
+
+
+def _profile(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+
+    def action(name: str, help: str, example: str) -> argparse.ArgumentParser:
+        child = _child(actions, name, help, f"mlx-autotune profile {example}", "profile ")
+        _add_volume(child)
+        return child
+
+    validate = action("validate", "check that files can be used as profiles", "validate profiles/*.yaml")
+    validate.add_argument("files", type=Path, nargs="+", metavar="FILE")
+    diff = action("diff", "show in what two profiles differ, and what speaks for each", "diff old.yaml new.yaml")
+    diff.add_argument("first", type=Path, metavar="A")
+    diff.add_argument("second", type=Path, metavar="B")
+    _add_model(diff)
+    export = action(
+        "export",
+        "write this machine's entry of one model as a file to commit",
+        "export --model demo --output demo.yaml",
+    )
+    _add_model(export)
+    export.add_argument("--profile", metavar="FILE", help="of which the entry is taken (default: this machine's)")
+    export.add_argument(
+        "--output", type=Path, metavar="FILE", help="a file that is not there yet (default: standard output)"
+    )

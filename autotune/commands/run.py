@@ -54,8 +54,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
     if not args.dry_run:
         _check_folder(path)
     say_budget(request.base, machine.hardware(), screen)
-    request = replace(request, priors=_priors(args, machine))
     outline = outline_of(model, place, screen.progress)
+    request = replace(request, priors=_priors(args, machine, outline.fingerprint))
     say_unused(outline, screen)
     subject = subject_of(model, outline, place)
     if args.dry_run:
@@ -137,9 +137,9 @@ def _check_folder(path: Path) -> None:
         raise RequestInvalid(f"--output {path}: {folder} is no folder that can be written to; choose another")
 
 
-def _priors(args: argparse.Namespace, machine: Machine) -> tuple[Settings, ...]:
+def _priors(args: argparse.Namespace, machine: Machine, fingerprint: str) -> tuple[Settings, ...]:
     """Settings that served this model before, worth a trial each."""
     if args.profile == "none":
         return ()
-    settings = chosen_settings(args, machine).settings
+    settings = chosen_settings(args, machine, fingerprint).settings
     return () if settings == Settings().with_values(set_values(args)) else (settings,)
