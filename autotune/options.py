@@ -33,6 +33,11 @@ _EXITS: dict[str, tuple[tuple[int, str], ...]] = {
         (4, "worse: the profile is slower than the default (upper bound of the ratio below 1), or does not run"),
         _STOPPED,
     ),
+    "chat": (
+        (0, "left by /quit or at the end of input"),
+        _WRONG,
+        (130, "left by Ctrl-C, or stopped by SIGTERM"),
+    ),
     "pack": (_DONE, (1, "--verify: a file or a record in it is damaged"), _WRONG, _STOPPED),
 }
 _USUAL_EXITS = (_DONE, _WRONG, _STOPPED)
@@ -100,6 +105,7 @@ def build_parser(default_cache: Path, version: Callable[[], str]) -> argparse.Ar
     command("run", "search settings, prove the best and write a profile", "mlx-autotune run --model demo", _run)
     command("bench", "measure settings, default and resident side by side", "mlx-autotune bench --model demo", _bench)
     command("generate", "answer a prompt", 'mlx-autotune generate --model demo --prompt "Why is it blue?"', _generate)
+    command("chat", "talk to a model, turn by turn", 'mlx-autotune chat --model demo --system "Be brief."', _chat)
     command("show", "explain the profile in use", "mlx-autotune show --model demo", _nothing)
     command(
         "plan",
@@ -227,6 +233,20 @@ def _generate(parser: argparse.ArgumentParser) -> None:
         "--max-tokens", type=int, default=256, metavar="N", help="length of the answer (default: %(default)s)"
     )
     parser.add_argument("--raw", action="store_true", help="do not apply the model's chat template")
+
+
+def _chat(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--system", metavar="TEXT", help="what the model is told before the first turn")
+    parser.add_argument(
+        "--max-tokens", type=int, default=512, metavar="N", help="length of an answer (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--temp",
+        type=float,
+        default=0.0,
+        metavar="T",
+        help="temperature; 0: the likeliest token (%(default)s)",
+    )
 
 
 def _pack(parser: argparse.ArgumentParser) -> None:
