@@ -170,6 +170,8 @@ def _command(name: str) -> Callable[[argparse.Namespace, Context], int]:
             from autotune.commands.generate import run
         case "chat":
             from autotune.commands.chat import run
+        case "serve":
+            from autotune.commands.serve import run
         case "show":
             from autotune.commands.show import run
         case "plan":

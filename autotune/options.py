@@ -38,6 +38,11 @@ _EXITS: dict[str, tuple[tuple[int, str], ...]] = {
         _WRONG,
         (130, "left by Ctrl-C, or stopped by SIGTERM"),
     ),
+    "serve": (
+        (0, "stopped by Ctrl-C or SIGTERM: how a server ends"),
+        (2, "wrong input, a port in use, or something on this machine is in the way (one line on standard error)"),
+        (130, "interrupted before it was ready"),
+    ),
     "pack": (_DONE, (1, "--verify: a file or a record in it is damaged"), _WRONG, _STOPPED),
 }
 _USUAL_EXITS = (_DONE, _WRONG, _STOPPED)
@@ -106,6 +111,7 @@ def build_parser(default_cache: Path, version: Callable[[], str]) -> argparse.Ar
     command("bench", "measure settings, default and resident side by side", "mlx-autotune bench --model demo", _bench)
     command("generate", "answer a prompt", 'mlx-autotune generate --model demo --prompt "Why is it blue?"', _generate)
     command("chat", "talk to a model, turn by turn", 'mlx-autotune chat --model demo --system "Be brief."', _chat)
+    command("serve", "answer over HTTP as OpenAI's API does", "mlx-autotune serve --model demo --port 8080", _serve)
     command("show", "explain the profile in use", "mlx-autotune show --model demo", _nothing)
     command(
         "plan",
@@ -246,6 +252,18 @@ def _chat(parser: argparse.ArgumentParser) -> None:
         default=0.0,
         metavar="T",
         help="temperature; 0: the likeliest token (%(default)s)",
+    )
+
+
+def _serve(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", default="127.0.0.1", metavar="NAME", help="address to listen at (%(default)s)")
+    parser.add_argument("--port", type=int, default=8080, metavar="N", help="0 takes a free one (%(default)s)")
+    parser.add_argument(
+        "--max-tokens",
+        type=int,
+        default=512,
+        metavar="N",
+        help="length of an answer where the request does not say (default: %(default)s)",
     )
 
 
