@@ -109,6 +109,11 @@ class StreamedGenerator(mlx_server.ResponseGenerator):  # type: ignore[misc]
         tokenized = super()._tokenize(tokenizer, request, args)
         prompt: list[int] = tokenized[0]
         args.max_tokens = self._room(len(prompt), args.max_tokens)
+        if args.seed is not None and not 0 <= args.seed < 1 << 64:
+            raise RequestInvalid(f"seed must be from 0 to {(1 << 64) - 1}, got {args.seed}; leave it out for any")
+        if strangers := [token for token in args.logits.logit_bias or () if not 0 <= token < self._words]:
+            # MLX would write beyond the array.
+            raise RequestInvalid(f"logit_bias names token {strangers[0]}; the model's are 0 to {self._words - 1}")
         likely = mx.zeros([1, self._words])
         for process in mlx_server._make_logits_processors(args):
             likely = process(mx.array(prompt), likely)

@@ -86,7 +86,7 @@ class Server(ThreadingHTTPServer):
         error = sys.exc_info()[1]
         if isinstance(error, OSError) or not self.generator.is_healthy:  # the client is gone, or the server ends
             return
-        super().handle_error(request, client_address)
+        self.on_request(f"{client_address[0]} was hung up on: {type(error).__name__}: {' '.join(str(error).split())}")
 
 
 class StreamedHandler(APIHandler):  # type: ignore[misc]
