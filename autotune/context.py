@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from autotune.errors import RequestInvalid
 from autotune.findings import Level, load_finding
+from autotune.runner import process_environment
 from autotune.screen import Screen
 from streaming_core.errors import KernelWarning, SettingsError
 from streaming_core.hardware import Hardware, Machine
@@ -30,12 +31,14 @@ __all__ = [
     "Choice",
     "Context",
     "chosen_settings",
+    "decoded",
     "explanation_for",
     "model_name",
     "profile_for",
-    "say_checkpoint",
+    "restarted_for",
     "say_budget",
     "say_busy",
+    "say_checkpoint",
     "say_kernels",
     "say_reader",
     "say_settings",
@@ -53,6 +56,7 @@ class Context:
     environment: Mapping[str, str]  # for workers
     restart: Callable[[Mapping[str, str]], None]  # starts this command again with another environment
     read_input: Callable[[], str]  # standard input
+    read_line: Callable[[], str | None]  # its next line, asked for on a terminal; None at its end
     command_line: str  # as it was typed
 
 
@@ -157,6 +161,21 @@ def chosen_settings(args: argparse.Namespace, machine: Machine, fingerprint: str
     settings = settings.with_values(values, "--set")
     _check_oracle(settings, args)
     return Choice(settings, reason, frozenset(values), profile)
+
+
+def restarted_for(settings: Settings, context: Context) -> None:
+    """MLX reads some of its environment once: settings of `process` need a process that starts with them."""
+    wanted = process_environment(context.environment, settings.to_mapping()["process"])
+    if wanted != dict(context.environment):
+        context.restart(wanted)
+
+
+def decoded(text: str, where: str) -> str:
+    """Text whose bytes a system without UTF-8 has passed on as they are.  Raises RequestInvalid."""
+    try:
+        return text.encode("utf-8", "surrogateescape").decode("utf-8")
+    except UnicodeError as err:
+        raise RequestInvalid(f"{where} is not UTF-8; give it as such text") from err
 
 
 def say_settings(choice: Choice, hardware: Hardware, screen: Screen) -> None:

@@ -5,41 +5,17 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 from autotune.errors import RequestInvalid
+from autotune.exits import exit_status
 
 __all__ = ["PARETO", "build_parser", "duration_s"]
 
 PARETO = "pareto"  # of --objective: not one search but one for each of several budgets
 
-_DONE = (0, "done")
-_WRONG = (2, "wrong input, or something on this machine is in the way (one line on standard error says what)")
-_STOPPED = (130, "interrupted")
-_EXITS: dict[str, tuple[tuple[int, str], ...]] = {
-    "run": (
-        (0, "done, also when the default is kept because nothing was proven faster"),
-        _WRONG,
-        (130, "interrupted; the best so far was written, unless a finished result was there"),
-    ),
-    "bench": (_DONE, (1, "resident and streamed did not say the same"), _WRONG, _STOPPED),
-    "doctor": ((0, "nothing is wrong, though there may be warnings"), (1, "a problem was found"), _WRONG, _STOPPED),
-    "verify": (
-        (0, "keep: the profile is faster than the default, or cannot be told from it"),
-        (1, "the profile's tokens differ from the default's"),
-        _WRONG,
-        (3, "stale: the model, the machine or a version is not the one it was measured with; nothing was measured"),
-        (4, "worse: the profile is slower than the default (upper bound of the ratio below 1), or does not run"),
-        _STOPPED,
-    ),
-    "profile validate": ((0, "every file can be used"), (1, "one cannot (a line for each says why)"), _WRONG, _STOPPED),
-    "pack": (_DONE, (1, "--verify: a file or a record in it is damaged"), _WRONG, _STOPPED),
-}
-_USUAL_EXITS = (_DONE, _WRONG, _STOPPED)
-_COLUMNS = 78
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smh])+|\d+(?:\.\d+)?")
 
@@ -51,13 +27,6 @@ def duration_s(text: str) -> float:
     if text[-1] not in _UNITS:
         return float(text)
     return sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+(?:\.\d+)?)([smh])", text))
-
-
-def _exit_status(command: str = "") -> str:
-    lines = ["exit status:"]
-    for code, text in _EXITS.get(command, _USUAL_EXITS):
-        lines += textwrap.wrap(text, _COLUMNS, initial_indent=f"  {code:<5}", subsequent_indent=" " * 7)
-    return "\n".join(lines) + "\n"
 
 
 class _Version(argparse.Action):
@@ -83,7 +52,7 @@ def build_parser(default_cache: Path, version: Callable[[], str]) -> argparse.Ar
     parser = _Parser(
         prog="mlx-autotune",
         description="Runs Mixture-of-Experts models bigger than memory, and finds this machine's settings for them.",
-        epilog=_exit_status(),
+        epilog=exit_status(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action=_Version, look_up=version, help="show the version and exit")
@@ -97,6 +66,8 @@ def build_parser(default_cache: Path, version: Callable[[], str]) -> argparse.Ar
     command("run", "search settings, prove the best and write a profile", "mlx-autotune run --model demo", _run)
     command("bench", "measure settings, default and resident side by side", "mlx-autotune bench --model demo", _bench)
     command("generate", "answer a prompt", 'mlx-autotune generate --model demo --prompt "Why is it blue?"', _generate)
+    command("chat", "talk to a model, turn by turn", 'mlx-autotune chat --model demo --system "Be brief."', _chat)
+    command("serve", "answer over HTTP as OpenAI's API does", "mlx-autotune serve --model demo --port 8080", _serve)
     command("show", "explain the profile in use", "mlx-autotune show --model demo --explain", _show)
     command(
         "plan",
@@ -129,7 +100,7 @@ def _child(commands: Any, name: str, help: str, example: str, parent: str = "") 
         name,
         help=help,
         description=help[0].upper() + help[1:] + ".",
-        epilog=f"example:\n  {example}\n\n{_exit_status(parent + name)}",
+        epilog=f"example:\n  {example}\n\n{exit_status(parent + name)}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     return child
@@ -245,6 +216,32 @@ def _generate(parser: argparse.ArgumentParser) -> None:
         "--max-tokens", type=int, default=256, metavar="N", help="length of the answer (default: %(default)s)"
     )
     parser.add_argument("--raw", action="store_true", help="do not apply the model's chat template")
+
+
+def _chat(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--system", metavar="TEXT", help="what the model is told before the first turn")
+    parser.add_argument(
+        "--max-tokens", type=int, default=512, metavar="N", help="length of an answer (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--temp",
+        type=float,
+        default=0.0,
+        metavar="T",
+        help="temperature; 0: the likeliest token (%(default)s)",
+    )
+
+
+def _serve(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", default="127.0.0.1", metavar="NAME", help="address to listen at (%(default)s)")
+    parser.add_argument("--port", type=int, default=8080, metavar="N", help="0 takes a free one (%(default)s)")
+    parser.add_argument(
+        "--max-tokens",
+        type=int,
+        default=512,
+        metavar="N",
+        help="length of an answer where the request does not say (default: %(default)s)",
+    )
 
 
 def _pack(parser: argparse.ArgumentParser) -> None:

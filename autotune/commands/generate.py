@@ -5,12 +5,18 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from autotune.context import Context, chosen_settings, model_name, say_checkpoint, say_settings
+from autotune.context import (
+    Context,
+    chosen_settings,
+    decoded,
+    model_name,
+    restarted_for,
+    say_checkpoint,
+    say_settings,
+)
 from autotune.errors import RequestInvalid
-from autotune.runner import process_environment
 from autotune.wording import seconds_text, tps_text
 from streaming_core.hardware import detect
-from streaming_core.settings import Settings
 from streaming_core.units import format_size
 
 if TYPE_CHECKING:
@@ -27,8 +33,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
     model = model_name(args)
     machine = detect()
     choice = chosen_settings(args, machine)
-    _restarted_for(choice.settings, context)
-    prompt = _decoded(context.read_input() if args.prompt == "-" else args.prompt)
+    restarted_for(choice.settings, context)
+    prompt = decoded(context.read_input() if args.prompt == "-" else args.prompt, "--prompt")
     if not prompt.strip():
         raise RequestInvalid("--prompt is empty; write what the model shall answer")
     import streaming_core
@@ -78,21 +84,6 @@ def _data(last: GenerationResponse, stats: Stats) -> dict[str, Any]:
         "wait_s": stats.wait_s,
         "peak_bytes": stats.peak_bytes,
     }
-
-
-def _restarted_for(settings: Settings, context: Context) -> None:
-    """MLX reads some of its environment once: settings of `process` need a process that starts with them."""
-    wanted = process_environment(context.environment, settings.to_mapping()["process"])
-    if wanted != dict(context.environment):
-        context.restart(wanted)
-
-
-def _decoded(prompt: str) -> str:
-    """Text of a prompt whose bytes a system without UTF-8 has passed on as they are."""
-    try:
-        return prompt.encode("utf-8", "surrogateescape").decode("utf-8")
-    except UnicodeError as err:
-        raise RequestInvalid("--prompt is not UTF-8; give it as such text") from err
 
 
 def _prompt(tokenizer: Any, prompt: str, raw: bool) -> list[int]:
