@@ -22,6 +22,7 @@ __all__ = ["Loaded", "load_lazily", "translated"]
 _OF_QUANTIZED = ("scales", "biases", "global_scale")
 _LAYER = re.compile(r"(.*?)layers\.(\d+)\.")
 _SINGLE = re.compile(r"(.+)\.experts\.(\d+)\.(\w+\.\w+)")
+_DEPTHS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer")
 _DEFAULT = {"group_size": 64, "bits": 4, "mode": "affine"}  # never applied: every tensor's own is inferred
 
 
@@ -46,6 +47,7 @@ def load_lazily(folder: Path, index: Mapping[str, TensorPlace] | None = None) ->
     unused: list[str] = []
     with translated(folder, "cannot load it"):
         config = load_config(folder)
+        _check_depth(config, index)
         described = (folder / "hf_quant_config.json").exists()  # by NVIDIA's tool, for mlx-lm to convert
         quantization = None if described else _quantization(config, index)
 
@@ -65,6 +67,16 @@ def load_lazily(folder: Path, index: Mapping[str, TensorPlace] | None = None) ->
     return Loaded(model, config, tuple(sorted(unused)))
 
 
+def _check_depth(config: Mapping[str, Any], index: Collection[str]) -> None:
+    """mlx-lm makes all the layers that a config asks for before it looks at any tensor."""
+    text = config.get("text_config")
+    for owner in (config, text if isinstance(text, dict) else {}):
+        for key in _DEPTHS:
+            wanted = owner.get(key)
+            if isinstance(wanted, int | float) and wanted > len(index):
+                raise ValueError(f"{key} is {wanted}, and the files have {len(index)} tensors in all")
+
+
 def _quantization(config: Mapping[str, Any], names: Collection[str]) -> dict[str, Any] | None:
     """What mlx-lm shall take for `quantization`: empty leaves the config as it is, None is a format of somebody else,
     which mlx-lm converts and whose tensors are not to be judged by MLX's names."""
@@ -72,6 +84,9 @@ def _quantization(config: Mapping[str, Any], names: Collection[str]) -> dict[str
     own = config.get("quantization", text.get("quantization"))
     foreign = config.get("quantization_config", text.get("quantization_config"))
     if own is None and isinstance(foreign, dict):
+        method = foreign.get("quant_method")
+        if method in ("awq", "gptq") and not any(name.endswith(".qweight") for name in names):
+            raise ValueError(f"quantization_config says {method}, and no tensor is called *.qweight")
         if "quant_method" in foreign or "bits" not in foreign:
             return None
         own = foreign
