@@ -142,9 +142,10 @@ def request_of(args: argparse.Namespace, priors: tuple[Settings, ...]) -> TuneRe
     values = set_values(args)
     time_s = None if args.time is None else duration_s(args.time)
     trials = _TRIALS if args.trials is None and time_s is None else args.trials
+    base = Settings().with_values(values, "--set")
     return TuneRequest(
-        base=Settings().with_values(values, "--set"),
-        workload=workload_of(args),
+        base=base,
+        workload=workload_of(args, base.memory.context),
         fixed=frozenset(values),
         objective=Objective(args.objective),
         trials=trials,
