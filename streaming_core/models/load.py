@@ -14,10 +14,10 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 from mlx_lm.utils import _get_classes, load_config, load_model
 
-from streaming_core.errors import ModelNotSupported
+from streaming_core.errors import ModelNotSupported, StoreInvalid
 from streaming_core.store.index import TensorPlace, read_index
 
-__all__ = ["Loaded", "load_lazily", "translated"]
+__all__ = ["Loaded", "load_lazily", "translated", "weights_read"]
 
 _OF_QUANTIZED = ("scales", "biases", "global_scale")
 _LAYER = re.compile(r"(.*?)layers\.(\d+)\.")
@@ -168,3 +168,17 @@ def translated(folder: Path, what: str, advice: str = "check config.json or down
         kind = f"{type(err).__name__} " if isinstance(err, LookupError) else ""
         reason = kind + " ".join(str(err).split())[:300]
         raise ModelNotSupported(f"{folder}: mlx-lm {what}: {reason}; {advice}") from err
+
+
+@contextmanager
+def weights_read(folder: Path) -> Iterator[None]:
+    """Around whatever evaluates lazily loaded weights, which MLX reads only then.
+
+    Raises StoreInvalid when their files are not what they were when they were opened.
+    """
+    try:
+        yield
+    except RuntimeError as err:
+        if "[read]" not in str(err):
+            raise
+        raise StoreInvalid(f"{folder}: its weights changed or cannot be read ({err}); download it again") from err

@@ -14,7 +14,13 @@ import pytest
 
 import streaming_core
 from autotune.cli import main
-from streaming_core.errors import ModelNotFound
+from streaming_core import Settings
+from streaming_core.assemble import assemble, open_store
+from streaming_core.errors import ModelNotFound, StoreInvalid
+from streaming_core.hardware import detect
+from streaming_core.models.outline import open_model
+from streaming_core.progress import ignore
+from streaming_core.runtime import plan
 
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 
@@ -217,3 +223,16 @@ def test_a_path_that_mlx_would_take_for_another_is_refused(folder: Path, name: s
         pytest.skip("this file system takes no such name")
     with pytest.raises(ModelNotFound, match=message):
         streaming_core.inspect(moved)
+
+
+@pytest.mark.parametrize("layout", ["packed", "checkpoint"])
+def test_weights_that_are_cut_short_while_they_are_read_are_one_line(folder: Path, tmp_path: Path, layout: str) -> None:
+    opened = open_model(folder, "cut", detect().hardware())
+    wanted = Settings().with_values({"store.layout": layout, "residency.slots": 4})
+    planned = plan(opened.outline, wanted, detect())
+    for path in folder.glob("model-*.safetensors"):
+        os.truncate(path, 20_000)
+    with pytest.raises(StoreInvalid, match="its weights changed or cannot be read"):
+        store = open_store(opened, wanted, tmp_path, detect(), ignore)
+        assemble(opened, planned, wanted, store, detect(), None, ignore)
+    assert not list(tmp_path.rglob("*.records")) and not list(tmp_path.rglob("*.tmp"))
