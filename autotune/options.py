@@ -48,6 +48,13 @@ class _Parser(argparse.ArgumentParser):
         raise RequestInvalid(f"{message}; `{self.prog} --help` explains")
 
 
+def _folder(text: str) -> Path:
+    """An empty text, of a variable that is not set, would be the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("the name is empty; give a folder")
+    return Path(text)
+
+
 def build_parser(default_cache: Path, version: Callable[[], str]) -> argparse.ArgumentParser:
     parser = _Parser(
         prog="mlx-autotune",
@@ -111,7 +118,7 @@ def _add_common(parser: argparse.ArgumentParser, default_cache: Path) -> None:
     _add_model(common)
     common.add_argument(
         "--cache-dir",
-        type=Path,
+        type=_folder,
         default=default_cache,
         metavar="DIR",
         help="stores, made checkpoints and studies (MLX_AUTOTUNE_CACHE_DIR; default: %(default)s)",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from jinja2 import TemplateError
+
 from autotune.context import (
     Context,
     chosen_settings,
@@ -16,6 +18,7 @@ from autotune.context import (
 )
 from autotune.errors import RequestInvalid
 from autotune.wording import seconds_text, tps_text
+from streaming_core.errors import ModelNotSupported
 from streaming_core.hardware import detect
 from streaming_core.units import format_size
 
@@ -90,7 +93,12 @@ def _prompt(tokenizer: Any, prompt: str, raw: bool) -> list[int]:
     if raw or tokenizer.chat_template is None:
         bos = tokenizer.bos_token
         return list(tokenizer.encode(prompt, add_special_tokens=bos is None or not prompt.startswith(bos)))
-    return list(tokenizer.apply_chat_template([{"role": "user", "content": prompt}], add_generation_prompt=True))
+    messages = [{"role": "user", "content": prompt}]
+    try:
+        return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True))
+    except (TemplateError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as err:
+        reason = " ".join(str(err).split())[:200]
+        raise ModelNotSupported(f"the model's chat template fails: {reason}; mend it, or pass --raw") from err
 
 
 def _room(prompt_tokens: int, context: int) -> int:

@@ -97,9 +97,10 @@ def request_of(args: argparse.Namespace, priors: tuple[Settings, ...]) -> TuneRe
     curve = args.objective == PARETO
     usual = _CURVE_TRIALS if curve else _TRIALS
     trials = usual if args.trials is None and time_s is None else args.trials
+    base = Settings().with_values(values, "--set")
     return TuneRequest(
-        base=Settings().with_values(values, "--set"),
-        workload=workload_of(args),
+        base=base,
+        workload=workload_of(args, base.memory.context),
         fixed=frozenset(values),
         objective=Objective.DECODE if curve else Objective(args.objective),
         trials=trials,
