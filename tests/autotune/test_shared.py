@@ -17,7 +17,7 @@ from optuna.trial import FrozenTrial, TrialState
 from tuner_fakes import hill, tuned
 
 from autotune.cli import main
-from autotune.commands.tuning import _shown
+from autotune.commands.run import _shown
 from autotune.errors import RequestInvalid, StudyInvalid
 from autotune.events import Notice, TuneEvent
 from autotune.journal import Journal
