@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.commands.tuning import request_of
+from autotune.commands.run import request_of
 from autotune.context import say_busy
 from autotune.errors import RequestInvalid
 from autotune.options import build_parser
