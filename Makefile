@@ -8,7 +8,7 @@ DEMO_BUDGET ?= 216MiB
 DEMO_SETTINGS ?= --set reading.page_cache=bypass
 DEMO_TIME ?= 5m
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench schema clean
 
 demo: $(VENV)/.installed
 	$(BIN)/mlx-autotune run --model demo --budget $(DEMO_BUDGET) $(DEMO_SETTINGS) --time $(DEMO_TIME)
@@ -25,6 +25,9 @@ lint: $(VENV)/.developer
 
 bench: $(VENV)/.installed
 	$(BIN)/mlx-autotune bench --model demo --budget $(DEMO_BUDGET) $(DEMO_SETTINGS)
+
+schema: $(VENV)/.installed
+	$(BIN)/python -c 'import json, streaming_core.profile as p; print(json.dumps(p.json_schema(), indent=2))' > profiles/schema.json
 
 $(VENV)/.installed: pyproject.toml setup.py $(wildcard streaming_core/reading/*.[ch])
 	$(PYTHON) -m venv $(VENV)

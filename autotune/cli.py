@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
@@ -140,8 +141,22 @@ def _context(args: argparse.Namespace, words: Sequence[str]) -> Context:
         environment=dict(os.environ),
         restart=restart,
         read_input=lambda: sys.stdin.buffer.read().decode("utf-8", "surrogateescape"),
+        read_line=_next_line,
         command_line=os.fsencode(shlex.join(["mlx-autotune", *words])).decode("utf-8", "backslashreplace"),
     )
+
+
+def _next_line() -> str | None:
+    if not sys.stdin.isatty():
+        line = sys.stdin.buffer.readline().decode("utf-8", "surrogateescape")
+        return line.rstrip("\r\n") if line else None
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  # arrow keys and earlier lines, where Python was built with them
+    try:
+        return input("> ")
+    except EOFError:
+        sys.stdout.write("\n")
+        return None
 
 
 def _command(name: str) -> Callable[[argparse.Namespace, Context], int]:
@@ -153,6 +168,10 @@ def _command(name: str) -> Callable[[argparse.Namespace, Context], int]:
             from autotune.commands.bench import run
         case "generate":
             from autotune.commands.generate import run
+        case "chat":
+            from autotune.commands.chat import run
+        case "serve":
+            from autotune.commands.serve import run
         case "show":
             from autotune.commands.show import run
         case "plan":
@@ -167,6 +186,8 @@ def _command(name: str) -> Callable[[argparse.Namespace, Context], int]:
             from autotune.commands.doctor import run
         case "predict":
             from autotune.commands.predict import run
+        case "profile":
+            from autotune.commands.profile import run
         case "probe":
             from autotune.commands.probe import run
         case _:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from autotune.errors import RequestInvalid
 from autotune.findings import Level, load_finding
+from autotune.runner import process_environment
 from autotune.screen import Screen
 from streaming_core.errors import KernelWarning, SettingsError
 from streaming_core.hardware import Hardware, Machine
 from streaming_core.kernels.offer import missing
-from streaming_core.profile import Profile, load_profile
+from streaming_core.profile import Explanation, Profile, explain_profile, load_profile
 from streaming_core.reading import native_missing
 from streaming_core.settings import Settings
 from streaming_core.units import format_size
@@ -30,10 +31,14 @@ __all__ = [
     "Choice",
     "Context",
     "chosen_settings",
+    "decoded",
+    "explanation_for",
     "model_name",
-    "say_checkpoint",
+    "profile_for",
+    "restarted_for",
     "say_budget",
     "say_busy",
+    "say_checkpoint",
     "say_kernels",
     "say_reader",
     "say_settings",
@@ -51,6 +56,7 @@ class Context:
     environment: Mapping[str, str]  # for workers
     restart: Callable[[Mapping[str, str]], None]  # starts this command again with another environment
     read_input: Callable[[], str]  # standard input
+    read_line: Callable[[], str | None]  # its next line, asked for on a terminal; None at its end
     command_line: str  # as it was typed
 
 
@@ -143,15 +149,33 @@ def _value(text: str) -> int | str | None:
     return None if text in ("null", "None") else text
 
 
-def chosen_settings(args: argparse.Namespace, machine: Machine) -> Choice:
-    """The profile's settings with the user's on top.  Raises ProfileInvalid, SettingsError."""
+def chosen_settings(args: argparse.Namespace, machine: Machine, fingerprint: str | None = None) -> Choice:
+    """The profile's settings with the user's on top.  Raises ProfileInvalid, SettingsError.
+
+    With the checkpoint's fingerprint, more of another machine's profile can be taken over.
+    """
     values = set_values(args)
-    profile = profile_for(args, machine)
+    profile = profile_for(args, machine, fingerprint)
     settings = Settings() if profile is None else profile.for_model(model_name(args))
     reason = "built-in default: no profile was wanted" if profile is None else profile.reason
     settings = settings.with_values(values, "--set")
     _check_oracle(settings, args)
     return Choice(settings, reason, frozenset(values), profile)
+
+
+def restarted_for(settings: Settings, context: Context) -> None:
+    """MLX reads some of its environment once: settings of `process` need a process that starts with them."""
+    wanted = process_environment(context.environment, settings.to_mapping()["process"])
+    if wanted != dict(context.environment):
+        context.restart(wanted)
+
+
+def decoded(text: str, where: str) -> str:
+    """Text whose bytes a system without UTF-8 has passed on as they are.  Raises RequestInvalid."""
+    try:
+        return text.encode("utf-8", "surrogateescape").decode("utf-8")
+    except UnicodeError as err:
+        raise RequestInvalid(f"{where} is not UTF-8; give it as such text") from err
 
 
 def say_settings(choice: Choice, hardware: Hardware, screen: Screen) -> None:
@@ -204,12 +228,23 @@ def say_kernels(settings: Settings, machine: Machine, screen: Screen) -> None:
         screen.notice(reason)
 
 
-def profile_for(args: argparse.Namespace, machine: Machine) -> Profile | None:
+def profile_for(args: argparse.Namespace, machine: Machine, fingerprint: str | None = None) -> Profile | None:
     if args.profile == "none":
         return None
+    return load_profile(_asked_for(args), machine=machine, fingerprint=fingerprint)
+
+
+def explanation_for(args: argparse.Namespace, machine: Machine) -> Explanation | None:
+    """`profile_for` with everything that was passed over."""
+    return None if args.profile == "none" else explain_profile(_asked_for(args), machine=machine)
+
+
+def _asked_for(args: argparse.Namespace) -> str | Path | None:
+    """The file that --profile names, else the model."""
     if args.profile is None:
-        return load_profile(args.model, machine=machine)
+        model: str | None = args.model
+        return model
     path = Path(args.profile)
     if path.suffix not in (".yaml", ".yml"):
         raise RequestInvalid(f'--profile {path}: a .yaml file or "none" is expected')
-    return load_profile(path, machine=machine)
+    return path

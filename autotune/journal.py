@@ -154,6 +154,8 @@ class Journal:
     def _read(self) -> None:
         if not self.path.exists():
             return
+        if not self.path.is_file():
+            raise StudyInvalid(f"{self.path}: not a regular file; remove it and run again")
         content = self.path.read_bytes()
         whole, end, torn = content.rpartition(b"\n")
         if torn:

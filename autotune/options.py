@@ -5,38 +5,17 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 from autotune.errors import RequestInvalid
+from autotune.exits import exit_status
 
-__all__ = ["build_parser", "duration_s"]
+__all__ = ["PARETO", "build_parser", "duration_s"]
 
-_DONE = (0, "done")
-_WRONG = (2, "wrong input, or something on this machine is in the way (one line on standard error says what)")
-_STOPPED = (130, "interrupted")
-_EXITS: dict[str, tuple[tuple[int, str], ...]] = {
-    "run": (
-        (0, "done, also when the default is kept because nothing was proven faster"),
-        _WRONG,
-        (130, "interrupted; the best so far was written, unless a finished result was there"),
-    ),
-    "bench": (_DONE, (1, "resident and streamed did not say the same"), _WRONG, _STOPPED),
-    "doctor": ((0, "nothing is wrong, though there may be warnings"), (1, "a problem was found"), _WRONG, _STOPPED),
-    "verify": (
-        (0, "keep: the profile is faster than the default, or cannot be told from it"),
-        (1, "the profile's tokens differ from the default's"),
-        _WRONG,
-        (3, "stale: the model, the machine or a version is not the one it was measured with; nothing was measured"),
-        (4, "worse: the profile is slower than the default (upper bound of the ratio below 1), or does not run"),
-        _STOPPED,
-    ),
-    "pack": (_DONE, (1, "--verify: a file or a record in it is damaged"), _WRONG, _STOPPED),
-}
-_USUAL_EXITS = (_DONE, _WRONG, _STOPPED)
-_COLUMNS = 78
+PARETO = "pareto"  # of --objective: not one search but one for each of several budgets
+
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smh])+|\d+(?:\.\d+)?")
 
@@ -48,13 +27,6 @@ def duration_s(text: str) -> float:
     if text[-1] not in _UNITS:
         return float(text)
     return sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+(?:\.\d+)?)([smh])", text))
-
-
-def _exit_status(command: str = "") -> str:
-    lines = ["exit status:"]
-    for code, text in _EXITS.get(command, _USUAL_EXITS):
-        lines += textwrap.wrap(text, _COLUMNS, initial_indent=f"  {code:<5}", subsequent_indent=" " * 7)
-    return "\n".join(lines) + "\n"
 
 
 class _Version(argparse.Action):
@@ -76,31 +48,34 @@ class _Parser(argparse.ArgumentParser):
         raise RequestInvalid(f"{message}; `{self.prog} --help` explains")
 
 
+def _folder(text: str) -> Path:
+    """An empty text, of a variable that is not set, would be the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("the name is empty; give a folder")
+    return Path(text)
+
+
 def build_parser(default_cache: Path, version: Callable[[], str]) -> argparse.ArgumentParser:
     parser = _Parser(
         prog="mlx-autotune",
         description="Runs Mixture-of-Experts models bigger than memory, and finds this machine's settings for them.",
-        epilog=_exit_status(),
+        epilog=exit_status(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action=_Version, look_up=version, help="show the version and exit")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, help: str, example: str, add: Callable[[argparse.ArgumentParser], None]) -> None:
-        child = commands.add_parser(
-            name,
-            help=help,
-            description=help[0].upper() + help[1:] + ".",
-            epilog=f"example:\n  {example}\n\n{_exit_status(name)}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
+        child = _child(commands, name, help, example)
         _add_common(child, default_cache)
         add(child)
 
     command("run", "search settings, prove the best and write a profile", "mlx-autotune run --model demo", _run)
     command("bench", "measure settings, default and resident side by side", "mlx-autotune bench --model demo", _bench)
     command("generate", "answer a prompt", 'mlx-autotune generate --model demo --prompt "Why is it blue?"', _generate)
-    command("show", "explain the profile in use", "mlx-autotune show --model demo", _nothing)
+    command("chat", "talk to a model, turn by turn", 'mlx-autotune chat --model demo --system "Be brief."', _chat)
+    command("serve", "answer over HTTP as OpenAI's API does", "mlx-autotune serve --model demo --port 8080", _serve)
+    command("show", "explain the profile in use", "mlx-autotune show --model demo --explain", _show)
     command(
         "plan",
         "say what a model will need, and what fits into a budget",
@@ -123,15 +98,27 @@ def build_parser(default_cache: Path, version: Callable[[], str]) -> argparse.Ar
         _predict,
     )
     command("probe", "measure memory and disk", "mlx-autotune probe --model demo", _probe)
+    _profile(_child(commands, "profile", "check, compare and share profiles", "mlx-autotune profile validate my.yaml"))
     return parser
+
+
+def _child(commands: Any, name: str, help: str, example: str, parent: str = "") -> argparse.ArgumentParser:
+    child: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=help,
+        description=help[0].upper() + help[1:] + ".",
+        epilog=f"example:\n  {example}\n\n{exit_status(parent + name)}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    return child
 
 
 def _add_common(parser: argparse.ArgumentParser, default_cache: Path) -> None:
     common = parser.add_argument_group("common options")
-    common.add_argument("--model", metavar="NAME", help="a folder, a hub id (owner/name) or an alias such as demo")
+    _add_model(common)
     common.add_argument(
         "--cache-dir",
-        type=Path,
+        type=_folder,
         default=default_cache,
         metavar="DIR",
         help="stores, made checkpoints and studies (MLX_AUTOTUNE_CACHE_DIR; default: %(default)s)",
@@ -147,7 +134,15 @@ def _add_common(parser: argparse.ArgumentParser, default_cache: Path) -> None:
     common.add_argument(
         "--profile", metavar="FILE", help='use this profile; "none" for none (default: this machine\'s)'
     )
-    volume = common.add_mutually_exclusive_group()
+    _add_volume(common)
+
+
+def _add_model(group: argparse._ActionsContainer) -> None:
+    group.add_argument("--model", metavar="NAME", help="a folder, a hub id (owner/name) or an alias such as demo")
+
+
+def _add_volume(group: argparse._ActionsContainer) -> None:
+    volume = group.add_mutually_exclusive_group()
     volume.add_argument("--json", action="store_true", help="JSON lines on standard output instead of text")
     volume.add_argument("--quiet", action="store_true", help="no progress, only the result")
 
@@ -180,14 +175,15 @@ def _run(parser: argparse.ArgumentParser) -> None:
         "--trials",
         type=int,
         metavar="N",
-        help="of the search, over all runs of it; the race comes on top (default: 40)",
+        help="of the search, over all runs of it; the race comes on top (default: 40; pareto: 20 for each budget)",
     )
     parser.add_argument("--time", metavar="TIME", help='for everything, for example "5m" (default: no limit)')
     parser.add_argument(
         "--objective",
-        choices=("decode", "prefill", "balanced"),
+        choices=("decode", "prefill", "balanced", PARETO),
         default="decode",
-        help="what is to be fast (default: %(default)s)",
+        help="what is to be fast; pareto: decoding, under several budgets up to the one given; the profile gets that "
+        "beyond which memory buys little (default: %(default)s)",
     )
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help="the profile (default: profiles/<this machine>.yaml)"
@@ -227,6 +223,32 @@ def _generate(parser: argparse.ArgumentParser) -> None:
         "--max-tokens", type=int, default=256, metavar="N", help="length of the answer (default: %(default)s)"
     )
     parser.add_argument("--raw", action="store_true", help="do not apply the model's chat template")
+
+
+def _chat(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--system", metavar="TEXT", help="what the model is told before the first turn")
+    parser.add_argument(
+        "--max-tokens", type=int, default=512, metavar="N", help="length of an answer (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--temp",
+        type=float,
+        default=0.0,
+        metavar="T",
+        help="temperature; 0: the likeliest token (%(default)s)",
+    )
+
+
+def _serve(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", default="127.0.0.1", metavar="NAME", help="address to listen at (%(default)s)")
+    parser.add_argument("--port", type=int, default=8080, metavar="N", help="0 takes a free one (%(default)s)")
+    parser.add_argument(
+        "--max-tokens",
+        type=int,
+        default=512,
+        metavar="N",
+        help="length of an answer where the request does not say (default: %(default)s)",
+    )
 
 
 def _pack(parser: argparse.ArgumentParser) -> None:
@@ -286,5 +308,31 @@ def _predict(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, metavar="FILE", help="with --hardware: write a profile marked modelled")
 
 
-def _nothing(parser: argparse.ArgumentParser) -> None:
-    return
+def _show(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--explain", action="store_true", help="every profile that was looked at, and why not that one")
+
+
+def _profile(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+
+    def action(name: str, help: str, example: str) -> argparse.ArgumentParser:
+        child = _child(actions, name, help, f"mlx-autotune profile {example}", "profile ")
+        _add_volume(child)
+        return child
+
+    validate = action("validate", "check that files can be used as profiles", "validate profiles/*.yaml")
+    validate.add_argument("files", type=Path, nargs="+", metavar="FILE")
+    diff = action("diff", "show in what two profiles differ, and what speaks for each", "diff old.yaml new.yaml")
+    diff.add_argument("first", type=Path, metavar="A")
+    diff.add_argument("second", type=Path, metavar="B")
+    _add_model(diff)
+    export = action(
+        "export",
+        "write this machine's entry of one model as a file to commit",
+        "export --model demo --output demo.yaml",
+    )
+    _add_model(export)
+    export.add_argument("--profile", metavar="FILE", help="of which the entry is taken (default: this machine's)")
+    export.add_argument(
+        "--output", type=Path, metavar="FILE", help="a file that is not there yet (default: standard output)"
+    )

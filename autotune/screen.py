@@ -39,6 +39,12 @@ class Screen(Protocol):
     def notice(self, text: str) -> None:
         """One line that the user should see."""
 
+    def problem(self, text: str) -> None:
+        """One line about something that was asked for and not done; said even where only results are wanted."""
+
+    def report(self, event: str, data: Mapping[str, Any], text: str) -> None:
+        """What a command that goes on has to say before its end: for programs, and for people in one line or none."""
+
     def text(self, piece: str) -> None:
         """Output of the model, as it comes."""
 
@@ -79,6 +85,12 @@ class JsonScreen:
     def notice(self, text: str) -> None:
         self._say({"event": "notice", "text": text})
 
+    def problem(self, text: str) -> None:
+        self._say({"event": "problem", "text": text})
+
+    def report(self, event: str, data: Mapping[str, Any], text: str) -> None:
+        self._say({"event": event, **data})
+
     def text(self, piece: str) -> None:
         self._say({"event": "text", "text": piece})
 
@@ -92,8 +104,9 @@ class JsonScreen:
 class QuietScreen:
     """The result in one line, the model's words, and nothing else."""
 
-    def __init__(self, out: TextIO) -> None:
+    def __init__(self, out: TextIO, err: TextIO) -> None:
         self._out = out
+        self._err = err
 
     def event(self, event: TuneEvent) -> None:
         return
@@ -103,6 +116,14 @@ class QuietScreen:
 
     def notice(self, text: str) -> None:
         return
+
+    def problem(self, text: str) -> None:
+        self._err.write(text + "\n")
+        self._err.flush()
+
+    def report(self, event: str, data: Mapping[str, Any], text: str) -> None:
+        if text:
+            self.text(text + "\n")
 
     def text(self, piece: str) -> None:
         self._out.write(piece)
@@ -145,6 +166,13 @@ class PlainScreen:
     def notice(self, text: str) -> None:
         self._line(text)
 
+    def problem(self, text: str) -> None:
+        self._line(text)
+
+    def report(self, event: str, data: Mapping[str, Any], text: str) -> None:
+        if text:
+            self.text(text + "\n")
+
     def text(self, piece: str) -> None:
         self._out.write(piece)
         self._out.flush()
@@ -179,6 +207,13 @@ class LiveScreen:
 
     def notice(self, text: str) -> None:
         self._console.print(Text(text))
+
+    def problem(self, text: str) -> None:
+        self.notice(text)
+
+    def report(self, event: str, data: Mapping[str, Any], text: str) -> None:
+        if text:
+            self.text(text + "\n")
 
     def text(self, piece: str) -> None:
         self.close()
@@ -217,7 +252,7 @@ def make_screen(*, json_lines: bool, quiet: bool, out: TextIO, err: TextIO) -> S
     if json_lines:
         return JsonScreen(out)
     if quiet:
-        return QuietScreen(out)
+        return QuietScreen(out, err)
     if err.isatty():
         return LiveScreen(out, err)
     return PlainScreen(out, err)

@@ -157,6 +157,9 @@ class _Flight:
 
 
 def _opened(url: str) -> optuna.storages.RDBStorage:
+    address = sqlalchemy.engine.make_url(url)
+    if address.get_backend_name() == "sqlite" and address.database in (None, "", ":memory:"):
+        raise ValueError("it names no file, and a database in memory is shared with nobody")
     options = {"connect_args": {"timeout": _LOCKED_S}} if url.startswith("sqlite:") else {"pool_pre_ping": True}
     for attempt in range(_OPENINGS):
         try:

@@ -9,11 +9,9 @@ from enum import Enum
 from autotune.contest import Contestant, Ratio, ratio_of
 from autotune.space import Objective
 from streaming_core.hardware import Hardware
-from streaming_core.profile import Entry, Profile
+from streaming_core.profile import Entry, Profile, changes_since
 
 __all__ = ["Standing", "Verified", "objective_of", "staleness", "verified"]
-
-_VERSIONS = ("mlx-autotune", "mlx", "mlx-lm")  # what trials run through
 
 
 class Standing(Enum):
@@ -42,16 +40,7 @@ def staleness(
         found.append(f"the checkpoint is another one ({entry.fingerprint} then, {fingerprint} now)")
     if difference := profile.hardware.difference(here):
         found.append(f"the machine is another one ({difference})")
-    systems = (profile.hardware.os_version, here.os_version)
-    if here.system == "darwin" and all(systems) and systems[0] != systems[1]:  # macOS decides what stays in memory
-        found.append(f"macOS was {systems[0]}, now it is {systems[1]}")
-    then = entry.evidence.get("versions")
-    recorded = then if isinstance(then, Mapping) else {}
-    if profile.program.version:
-        recorded = {"mlx-autotune": profile.program.version, **recorded}
-    for name in _VERSIONS:
-        if recorded.get(name, versions.get(name)) != versions.get(name):
-            found.append(f"{name} was {recorded[name]}, now it is {versions.get(name)}")
+    found += changes_since(profile, entry, here, versions)
     return found
 
 

@@ -18,8 +18,9 @@ from streaming_core.units import format_size
 
 if TYPE_CHECKING:
     from autotune.estimate import Estimate
+    from autotune.pareto import BudgetPoint
 
-__all__ = ["ceiling_text", "disk_table", "dry_run_table", "plain_table", "result_table"]
+__all__ = ["ceiling_text", "curve_table", "disk_table", "dry_run_table", "plain_table", "result_table"]
 
 
 def plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
@@ -60,6 +61,22 @@ def result_table(console: Console, result: TuneResult, path: Path) -> None:
     console.print(Text(result.reason))
     search = result.search
     console.print(Text(f"{search['trials']} trials of {1 + search['tried']} settings: {search['ended']}"))
+    console.print(Text(f"profile: {path}"))
+
+
+def curve_table(console: Console, points: Sequence[BudgetPoint], knee: BudgetPoint, path: Path) -> None:
+    """What each budget reaches, the smallest first."""
+    rows = [
+        [
+            format_size(point.budget_bytes),
+            tps_text(point.result.default.decode_tps),
+            tps_text(point.tps),
+            "<- knee" if point is knee else "",
+        ]
+        for point in sorted(points, key=lambda point: point.budget_bytes)
+    ]
+    console.print(plain_table(["budget", "default tok/s", "tuned tok/s", ""], rows))
+    console.print(Text(f"beyond {format_size(knee.budget_bytes)} memory buys little"))
     console.print(Text(f"profile: {path}"))
 
 

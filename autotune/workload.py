@@ -15,7 +15,7 @@ from typing import Any
 
 from autotune.errors import RequestInvalid
 
-__all__ = ["Passage", "Workload", "workload_from_texts"]
+__all__ = ["Passage", "Workload", "check_room", "workload_from_texts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,7 @@ class Workload:
 
     def check_room(self, context: int) -> None:
         """Raises RequestInvalid when a passage is longer than the memory plan makes room for."""
-        if self.context_tokens > context:
-            raise RequestInvalid(
-                f"a passage has {self.context_tokens} tokens (prompt, warm-up and decoded), memory.context makes room "
-                f"for {context}; ask for fewer or pass --set memory.context={self.context_tokens}"
-            )
+        check_room(self.context_tokens, context)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -68,6 +64,15 @@ class Workload:
     def from_json(cls, raw: Mapping[str, Any]) -> Workload:
         passages = tuple(Passage(**each) for each in raw["passages"])
         return cls(**{**raw, "passages": passages})
+
+
+def check_room(tokens: int, context: int) -> None:
+    """Raises RequestInvalid when a passage of so many tokens is longer than the memory plan makes room for."""
+    if tokens > context:
+        raise RequestInvalid(
+            f"a passage has {tokens} tokens (prompt, warm-up and decoded), memory.context makes room "
+            f"for {context}; ask for fewer or pass --set memory.context={tokens}"
+        )
 
 
 def workload_from_texts(texts: Sequence[str], *, name: str = "default") -> Workload:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from autotune.errors import RequestInvalid
 from autotune.options import duration_s
 from autotune.trial import PageState
-from autotune.workload import Workload, workload_from_texts
+from autotune.workload import Workload, check_room, workload_from_texts
 
 __all__ = ["pages_of", "repeats_of", "workload_of"]
 
@@ -29,11 +29,15 @@ _USUAL = _Lengths(3, 64, 16, 48)
 _SHORT = _Lengths(2, 32, 8, 32)  # when there is little time, more trials tell more than longer ones
 
 
-def workload_of(args: argparse.Namespace) -> Workload:
-    """Texts of different topics, each continued by another one's.  Raises RequestInvalid."""
+def workload_of(args: argparse.Namespace, context: int) -> Workload:
+    """Texts of different topics, each continued by another one's.
+
+    Raises RequestInvalid, also when they would not fit into `context`: that is said before so much text is made.
+    """
     from streaming_core.testing import prompts  # pulls in MLX
 
     lengths = _lengths(args)
+    check_room(lengths.prompt_tokens + 1 + lengths.warmup_tokens + lengths.decode_tokens, context)
     tokens = max(lengths.prompt_tokens, 1 + lengths.warmup_tokens + lengths.decode_tokens)
     texts = prompts(max(2, min(_TEXTS, repeats_of(args))), max(8, tokens), args.seed)
     return replace(

@@ -41,13 +41,16 @@ def wanted(top_k: int, experts: int) -> list[dict[str, Any]]:
     """Settings from next to nothing in memory to everything."""
 
     def slots(*shares: float) -> list[int]:
-        return [max(top_k, min(experts, round(share * experts))) for share in shares]
+        return sorted({max(top_k, min(experts, round(share * experts))) for share in shares})
 
     found: list[dict[str, Any]] = []
     for count in slots(0.06, 0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.75, 1.0):
-        found += [{"residency.slots": count, "residency.policy": policy} for policy in ("lru", "lfu")]
+        found += [
+            {"residency.slots": count, "residency.policy": policy, "reading.page_cache": cache}
+            for policy in ("lru", "lfu")
+            for cache in ("keep", "bypass")
+        ]
     found += [{"residency.slots": count, "reading.threads": 1} for count in slots(0.1, 0.25, 0.5)]
-    found += [{"residency.slots": count, "reading.page_cache": "bypass"} for count in slots(0.1, 0.2, 0.35, 0.5, 0.8)]
     found += [{"residency.slots": count, "residency.resident_layers": 4} for count in slots(0.1, 0.4)]
     for backend in ("stage", "slots"):
         guessing = {"predict.kind": "gate_input", "prefetch.backend": backend, "prefetch.per_layer": top_k}

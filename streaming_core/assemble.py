@@ -17,6 +17,7 @@ from streaming_core.kernels.cuda_link import CudaLink
 from streaming_core.kernels.offer import makers
 from streaming_core.kernels.select import make_kernels
 from streaming_core.models.direct import check_places
+from streaming_core.models.load import weights_read
 from streaming_core.models.outline import OpenModel
 from streaming_core.models.switches import Switch, put_module
 from streaming_core.progress import OnProgress, Progress
@@ -65,7 +66,8 @@ def open_store(
         def report(done: int, total: int) -> None:
             on_progress(Progress("packing experts", done, total))
 
-        pack(folder, outline.fingerprint, sources, machine, report, needed=outline.indirect is not None)
+        with weights_read(outline.folder):
+            pack(folder, outline.fingerprint, sources, machine, report, needed=outline.indirect is not None)
     geometry: Mapping[int, RecordGeometry] = {s.layer: s.geometry for s in opened.switches}
     return PackedStore(folder, outline.fingerprint, geometry, machine, bypass=bypass)
 
@@ -109,7 +111,8 @@ def assemble(
                 _fill(bank, switch, store, reader)
                 put_module(opened.model, switch.path, experts)
             on_progress(Progress("loading experts", done + 1, len(opened.switches), "layers"))
-        mx.eval(opened.model.parameters())
+        with weights_read(opened.outline.folder):
+            mx.eval(opened.model.parameters())
         mx.synchronize()  # banks may still be filled, on another stream than the model will run on
         if predictor.needs_input and plan.streamed:
             observe_inputs(opened.model, engine)

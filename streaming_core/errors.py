@@ -5,6 +5,8 @@ Every message is one line that says what happened, where, and what to do next.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 __all__ = [
     "AutotuneError",
     "BudgetTooSmall",
@@ -28,7 +30,14 @@ class AutotuneError(Exception):
 
 
 class SettingsError(AutotuneError, ValueError):
-    """A setting has a wrong type, value or name."""
+    """A setting has a wrong type, value or name.  Where that is known, with what is allowed: words, or from and to."""
+
+    def __init__(
+        self, message: str, *, words: Sequence[str | int] = (), span: tuple[float, float] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.words = tuple(words)
+        self.span = span
 
 
 class ProfileInvalid(AutotuneError):

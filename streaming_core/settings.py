@@ -17,6 +17,8 @@ from streaming_core.layer_set import LayerSet
 from streaming_core.units import exact_size, parse_size
 
 __all__ = [
+    "SIZES",
+    "SWITCHES",
     "KernelSettings",
     "MemorySettings",
     "PredictSettings",
@@ -32,16 +34,16 @@ __all__ = [
 
 def _whole(name: str, value: object, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise SettingsError(f"{name} must be a whole number from {low} to {high}, got {value!r}")
+        raise SettingsError(f"{name} must be a whole number from {low} to {high}, got {value!r}", span=(low, high))
     if not low <= value <= high:
-        raise SettingsError(f"{name} must be from {low} to {high}, got {value}")
+        raise SettingsError(f"{name} must be from {low} to {high}, got {value}", span=(low, high))
 
 
 def _number(name: str, value: object, low: float, high: float) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SettingsError(f"{name} must be a number from {low} to {high}, got {value!r}")
+        raise SettingsError(f"{name} must be a number from {low} to {high}, got {value!r}", span=(low, high))
     if not low <= value <= high:
-        raise SettingsError(f"{name} must be from {low} to {high}, got {value}")
+        raise SettingsError(f"{name} must be from {low} to {high}, got {value}", span=(low, high))
 
 
 def _text(name: str, value: object) -> str:
@@ -52,12 +54,12 @@ def _text(name: str, value: object) -> str:
 
 def _choice(name: str, value: object, choices: tuple[str, ...], others: str = "") -> None:
     if value not in choices:
-        raise SettingsError(f"{name} must be one of {others}{', '.join(choices)}, got {value!r}")
+        raise SettingsError(f"{name} must be one of {others}{', '.join(choices)}, got {value!r}", words=choices)
 
 
 def _one_of(name: str, value: object, choices: tuple[int, ...]) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value not in choices:
-        raise SettingsError(f"{name} must be one of {', '.join(map(str, choices))}, got {value!r}")
+        raise SettingsError(f"{name} must be one of {', '.join(map(str, choices))}, got {value!r}", words=choices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,8 +199,8 @@ class KernelSettings:
         _one_of("kernels.block", self.block, (32, 64, 128, 256, 512, 1024))
 
 
-_SIZES = {("memory", "budget"), ("memory", "mlx_cache")}
-_SWITCHES = {("kernels", "fused"), ("kernels", "indexed")}
+SIZES = frozenset({("memory", "budget"), ("memory", "mlx_cache")})
+SWITCHES = frozenset({("kernels", "fused"), ("kernels", "indexed")})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,8 +240,9 @@ class Settings:
     def with_values(self, values: Mapping[str, Any], where: str = "settings") -> Settings:
         """A copy with `{"residency.slots": 16, "memory.budget": "2GiB"}` changed.  Raises SettingsError."""
         changed: dict[str, dict[str, Any]] = {}
+        keys = list(self.keys()) if values else []
         for key, value in values.items():
-            _known(key, list(self.keys()), where)
+            _known(key, keys, where)
             section, _, name = key.partition(".")
             changed.setdefault(section, {})[name] = _from_yaml(section, name, value)
         try:
@@ -283,14 +286,14 @@ def _known(key: str, valid: list[str], where: str) -> None:
 
 
 def _from_yaml(section: str, name: str, value: Any) -> Any:
-    if (section, name) in _SIZES and isinstance(value, str):
+    if (section, name) in SIZES and isinstance(value, str):
         return parse_size(value, f"{section}.{name}")
-    if (section, name) in _SWITCHES and isinstance(value, bool):
+    if (section, name) in SWITCHES and isinstance(value, bool):
         return "on" if value else "off"  # what YAML makes of these words without quotes
     return value
 
 
 def _to_yaml(section: str, name: str, value: Any) -> Any:
-    if (section, name) in _SIZES and isinstance(value, int):
+    if (section, name) in SIZES and isinstance(value, int):
         return exact_size(value)
     return value

@@ -14,6 +14,7 @@ GIB = 1 << 30
 
 _FACTORS = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": 1 << 40}
 _DECIMAL = {"kb": "KiB", "mb": "MiB", "gb": "GiB", "tb": "TiB", "k": "KiB", "m": "MiB", "g": "GiB", "t": "TiB"}
+_DIGITS = 40  # more than that is no size, and past 300 no number
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
@@ -28,6 +29,8 @@ def parse_size(text: str, name: str = "size") -> int:
     if match is None:
         raise SettingsError(f'{name} must be a size such as "1.5GiB", got {text!r}')
     number, unit = match.groups()
+    if len(number) > _DIGITS:
+        raise SettingsError(f'{name} must be a size such as "1.5GiB", got one of {len(number)} digits')
     for known, factor in _FACTORS.items():
         if unit.lower() == known.lower():
             return int(float(number) * factor)

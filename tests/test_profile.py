@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streaming_core.errors import AutotuneError, DiskFull, ProfileInvalid
@@ -39,6 +39,7 @@ plain_data = st.recursive(
 mappings = st.dictionaries(st.text(), plain_data, max_size=4)
 
 
+@settings(deadline=None)
 @given(
     st.dictionaries(st.text(min_size=1).filter(str.strip), mappings, max_size=3),
     st.sampled_from(STATUSES),

@@ -71,12 +71,11 @@ def run(args: argparse.Namespace, context: Context) -> int:
         raise RequestInvalid(f"--rounds must be at least 1, got {args.rounds}")
     model = model_name(args)
     set_values(args)
-    workload = workload_of(args)
     procedure = Procedure(repeats=repeats_of(args), pages=pages_of(args))
     place = Place(detect(), args.cache_dir)
     screen = context.screen
     choice = chosen_settings(args, place.machine)
-    workload.check_room(choice.settings.memory.context)
+    workload = workload_of(args, choice.settings.memory.context)
     say_busy(place.machine, screen)
     say_settings(choice, place.machine.hardware(), screen)
     say_kernels(choice.settings, place.machine, screen)

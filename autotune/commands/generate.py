@@ -5,12 +5,21 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from autotune.context import Context, chosen_settings, model_name, say_checkpoint, say_settings
+from jinja2 import TemplateError
+
+from autotune.context import (
+    Context,
+    chosen_settings,
+    decoded,
+    model_name,
+    restarted_for,
+    say_checkpoint,
+    say_settings,
+)
 from autotune.errors import RequestInvalid
-from autotune.runner import process_environment
 from autotune.wording import seconds_text, tps_text
+from streaming_core.errors import ModelNotSupported
 from streaming_core.hardware import detect
-from streaming_core.settings import Settings
 from streaming_core.units import format_size
 
 if TYPE_CHECKING:
@@ -27,8 +36,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
     model = model_name(args)
     machine = detect()
     choice = chosen_settings(args, machine)
-    _restarted_for(choice.settings, context)
-    prompt = _decoded(context.read_input() if args.prompt == "-" else args.prompt)
+    restarted_for(choice.settings, context)
+    prompt = decoded(context.read_input() if args.prompt == "-" else args.prompt, "--prompt")
     if not prompt.strip():
         raise RequestInvalid("--prompt is empty; write what the model shall answer")
     import streaming_core
@@ -80,26 +89,16 @@ def _data(last: GenerationResponse, stats: Stats) -> dict[str, Any]:
     }
 
 
-def _restarted_for(settings: Settings, context: Context) -> None:
-    """MLX reads some of its environment once: settings of `process` need a process that starts with them."""
-    wanted = process_environment(context.environment, settings.to_mapping()["process"])
-    if wanted != dict(context.environment):
-        context.restart(wanted)
-
-
-def _decoded(prompt: str) -> str:
-    """Text of a prompt whose bytes a system without UTF-8 has passed on as they are."""
-    try:
-        return prompt.encode("utf-8", "surrogateescape").decode("utf-8")
-    except UnicodeError as err:
-        raise RequestInvalid("--prompt is not UTF-8; give it as such text") from err
-
-
 def _prompt(tokenizer: Any, prompt: str, raw: bool) -> list[int]:
     if raw or tokenizer.chat_template is None:
         bos = tokenizer.bos_token
         return list(tokenizer.encode(prompt, add_special_tokens=bos is None or not prompt.startswith(bos)))
-    return list(tokenizer.apply_chat_template([{"role": "user", "content": prompt}], add_generation_prompt=True))
+    messages = [{"role": "user", "content": prompt}]
+    try:
+        return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True))
+    except (TemplateError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as err:
+        reason = " ".join(str(err).split())[:200]
+        raise ModelNotSupported(f"the model's chat template fails: {reason}; mend it, or pass --raw") from err
 
 
 def _room(prompt_tokens: int, context: int) -> int:

@@ -19,7 +19,7 @@ from autotune.simulate.forecast import Forecast, Point, forecast
 from autotune.tables import plain_table
 from autotune.versions import program_version
 from autotune.wording import tps_text
-from streaming_core.hardware import MemoryState, default_budget_bytes, detect
+from streaming_core.hardware import FakeMachine, Machine, MemoryState, default_budget_bytes, detect
 from streaming_core.models.outline import ModelOutline
 from streaming_core.profile import Entry, Profile, Program
 from streaming_core.residency.memory import MemoryPlan, plan_memory
@@ -67,9 +67,13 @@ def _choice(args: argparse.Namespace, described: Described | None, context: Cont
     """This machine's profile says nothing of another machine."""
     if described is not None and args.profile is None:
         args = argparse.Namespace(**{**vars(args), "profile": "none"})
-    machine = detect()
-    choice = chosen_settings(args, machine)
-    say_settings(choice, machine.hardware() if described is None else described.hardware, context.screen)
+    there: Machine = (
+        detect()
+        if described is None
+        else FakeMachine(hardware_reading=described.hardware, memory_reading=MemoryState(None))
+    )
+    choice = chosen_settings(args, there)
+    say_settings(choice, there.hardware(), context.screen)
     return choice
 
 

@@ -4,55 +4,43 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import optuna
 
+from autotune.commands.curve import along_budgets
+from autotune.commands.output import Output
+from autotune.commands.tuning import EXIT, tuned
 from autotune.context import (
     Context,
     chosen_settings,
     model_name,
     say_budget,
-    say_busy,
-    say_kernels,
-    say_reader,
     say_unused,
     set_values,
 )
 from autotune.errors import RequestInvalid
 from autotune.estimate import estimate
-from autotune.knobs import Params
-from autotune.options import duration_s
-from autotune.prepare import Place, outline_of, pack_store, store_files
-from autotune.probe import DiskRow, probe_disk
-from autotune.request import Subject, TuneRequest
-from autotune.result import Status, TuneResult, rounded
-from autotune.runner import WorkerRunner
+from autotune.options import PARETO, duration_s
+from autotune.prepare import Place, outline_of
+from autotune.request import TuneRequest
+from autotune.result import Status
 from autotune.shared_study import without_password
-from autotune.simulate.outlook import Outlook
-from autotune.simulate.priors import best_of, candidates, foreseen
-from autotune.space import Objective, Space
-from autotune.subject import probe_plan, subject_of
+from autotune.space import Objective
+from autotune.subject import subject_of
 from autotune.tables import dry_run_table, result_table
-from autotune.tuner import tune
-from autotune.versions import program_version, versions
+from autotune.versions import program_version
 from autotune.workloads import pages_of, repeats_of, workload_of
-from streaming_core.errors import AutotuneError, ProfileInvalid
+from streaming_core.errors import ProfileInvalid
 from streaming_core.hardware import Machine, detect
-from streaming_core.models.outline import ModelOutline
-from streaming_core.profile import Entry, Profile, Program
-from streaming_core.progress import Progress
+from streaming_core.profile import Profile, Program
 from streaming_core.settings import Settings
 
 __all__ = ["run"]
 
 _TRIALS = 40
-_SIMULATION_S = 8.0
-_EXIT = {Status.PROVEN: 0, Status.DEFAULT_KEPT: 0, Status.INTERRUPTED: 130}
+_CURVE_TRIALS = 20  # for each budget
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
@@ -66,17 +54,21 @@ def run(args: argparse.Namespace, context: Context) -> int:
     if not args.dry_run:
         _check_folder(path)
     say_budget(request.base, machine.hardware(), screen)
-    request = replace(request, priors=_priors(args, machine))
     outline = outline_of(model, place, screen.progress)
+    request = replace(request, priors=_priors(args, machine, outline.fingerprint))
     say_unused(outline, screen)
     subject = subject_of(model, outline, place)
     if args.dry_run:
+        if args.objective == PARETO:
+            screen.notice("what follows is for the largest budget; as much again for each of the others")
         found = estimate(request, subject, outline, place)
         screen.result(found.to_json(), found.summary, lambda console: dry_run_table(console, found))
         return 0
     optuna.logging.set_verbosity(optuna.logging.ERROR)  # what it has to say about studies is said by the screen
-    output = _Output(path, profile, outline, machine, _shown(context.command_line, args.storage))
-    result = _tuned(request, subject, outline, place, context, output.write_best)
+    output = Output(path, profile, outline, machine, _shown(context.command_line, args.storage))
+    if args.objective == PARETO:
+        return along_budgets(request, subject, outline, place, context, output)
+    result = tuned(request, subject, outline, place, context, output.write_best)
     if result.status is Status.INTERRUPTED:
         where = place.cache_dir / "studies" / str(result.search["study"])
         screen.notice(f"the trials so far are in {where}; the same command carries on")
@@ -90,46 +82,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
         summary,
         lambda console: result_table(console, result, path),
     )
-    return _EXIT[result.status]
-
-
-@dataclass(frozen=True, slots=True)
-class _Output:
-    """The profile that results go into, again and again while the run gets better ones."""
-
-    path: Path
-    profile: Profile  # as it was before the run
-    outline: ModelOutline
-    machine: Machine
-    command: str
-
-    def write_best(self, result: TuneResult) -> None:
-        self.write(result)
-
-    def write(self, result: TuneResult) -> bool:
-        """False where the profile has something better, and is left as it is."""
-        if self._keeps(result):
-            return False
-        entry = Entry(
-            fingerprint=self.outline.fingerprint,
-            settings=result.settings,
-            status="interrupted" if result.status is Status.INTERRUPTED else "measured",
-            evidence={**result.evidence(), "conditions": _conditions(self.machine), "versions": versions()},
-            command=self.command,
-            written=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        )
-        disk = {"disk": rounded([row.to_json() for row in result.disk])} if result.disk else self.profile.probe
-        replace(self.profile, probe=disk).with_entry(self.outline.name, entry).write(self.path)
-        return True
-
-    def _keeps(self, result: TuneResult) -> bool:
-        """Whether it has a finished result for this very model, which half a run, or one without the time to try
-        anything, does not replace."""
-        earlier = self.profile.entries.get(self.outline.name)
-        if earlier is None or earlier.status != "measured" or earlier.fingerprint != self.outline.fingerprint:
-            return False
-        tried = earlier.evidence.get("search", {}).get("tried", 1)
-        return result.status is Status.INTERRUPTED or (result.search["tried"] == 0 and bool(tried))
+    return EXIT[result.status]
 
 
 def _shown(command: str, storage: str | None) -> str:
@@ -141,12 +94,15 @@ def request_of(args: argparse.Namespace, priors: tuple[Settings, ...]) -> TuneRe
     """Raises RequestInvalid, SettingsError."""
     values = set_values(args)
     time_s = None if args.time is None else duration_s(args.time)
-    trials = _TRIALS if args.trials is None and time_s is None else args.trials
+    curve = args.objective == PARETO
+    usual = _CURVE_TRIALS if curve else _TRIALS
+    trials = usual if args.trials is None and time_s is None else args.trials
+    base = Settings().with_values(values, "--set")
     return TuneRequest(
-        base=Settings().with_values(values, "--set"),
-        workload=workload_of(args),
+        base=base,
+        workload=workload_of(args, base.memory.context),
         fixed=frozenset(values),
-        objective=Objective(args.objective),
+        objective=Objective.DECODE if curve else Objective(args.objective),
         trials=trials,
         time_s=time_s,
         seed=args.seed,
@@ -157,57 +113,6 @@ def request_of(args: argparse.Namespace, priors: tuple[Settings, ...]) -> TuneRe
         version=program_version(),
         storage=args.storage,
     )
-
-
-def _tuned(
-    request: TuneRequest,
-    subject: Subject,
-    outline: ModelOutline,
-    place: Place,
-    context: Context,
-    on_best: Callable[[TuneResult], None],
-) -> TuneResult:
-    screen = context.screen
-    say_busy(place.machine, screen)
-    say_reader(request.base, screen)
-    say_kernels(request.base, place.machine, screen)
-
-    def probe() -> Sequence[DiskRow]:
-        settings = request.base
-        pack_store(outline, place, settings, screen.progress)
-        files = store_files(outline, place, settings.store.layout)
-        return probe_disk(
-            files,
-            place.machine,
-            probe_plan(outline, settings),
-            lambda done, of: screen.progress(Progress("probing the disk", done, of, "points")),
-        )
-
-    def foresee(space: Space) -> Sequence[Params]:
-        if place.machine.hardware().backend == "cuda" or request.objective is not Objective.DECODE:
-            return ()  # what the simulation does not tell
-        proposals = candidates(space, request.seed)
-        asked = Outlook(
-            model=subject.asked,
-            cache_dir=place.cache_dir,
-            workload=request.workload,
-            base=space.base.to_mapping(),
-            candidates=[space.settings(params).to_mapping() for params in proposals],
-            limit_s=_SIMULATION_S,
-        )
-        try:
-            return best_of(foreseen(asked, context.environment), proposals)
-        except AutotuneError as err:
-            screen.notice(f"no settings were foreseen by simulation: {err}")
-            return ()
-
-    try:
-        with WorkerRunner(context.environment) as runner:
-            return tune(
-                request, subject, runner, place.cache_dir, screen.event, probe=probe, foresee=foresee, on_best=on_best
-            )
-    finally:
-        screen.close()
 
 
 def _profile_at(path: Path, machine: Machine) -> Profile:
@@ -233,19 +138,9 @@ def _check_folder(path: Path) -> None:
         raise RequestInvalid(f"--output {path}: {folder} is no folder that can be written to; choose another")
 
 
-def _priors(args: argparse.Namespace, machine: Machine) -> tuple[Settings, ...]:
+def _priors(args: argparse.Namespace, machine: Machine, fingerprint: str) -> tuple[Settings, ...]:
     """Settings that served this model before, worth a trial each."""
     if args.profile == "none":
         return ()
-    settings = chosen_settings(args, machine).settings
+    settings = chosen_settings(args, machine, fingerprint).settings
     return () if settings == Settings().with_values(set_values(args)) else (settings,)
-
-
-def _conditions(machine: Machine) -> dict[str, Any]:
-    found = machine.conditions()
-    return {
-        "power": found.power,
-        "low_power": found.low_power,
-        "thermal": found.thermal,
-        "load_1m": round(found.load_1m, 2),
-    }

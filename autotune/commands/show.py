@@ -8,10 +8,10 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from autotune.context import Context, profile_for, set_values
+from autotune.context import Context, explanation_for, profile_for, set_values
 from autotune.wording import gain_text, tps_text
 from streaming_core.hardware import detect
-from streaming_core.profile import Entry
+from streaming_core.profile import Candidate, Entry
 from streaming_core.settings import Settings
 
 __all__ = ["run"]
@@ -20,7 +20,8 @@ __all__ = ["run"]
 def run(args: argparse.Namespace, context: Context) -> int:
     set_values(args)
     machine = detect()
-    profile = profile_for(args, machine)
+    explained = explanation_for(args, machine) if args.explain else None
+    profile = profile_for(args, machine) if explained is None else explained.profile
     entries: dict[str, Entry] = {}
     reason = "built-in default: no profile was wanted"
     if profile is not None:
@@ -29,7 +30,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
         if args.model and name is None and args.profile is not None:
             profile.entry(args.model)  # raises, and says which there are
         entries = dict(profile.entries) if not args.model else {name: profile.entries[name]} if name else {}
-    data = {
+    data: dict[str, Any] = {
         "machine": machine.hardware().profile_name(),
         "reason": reason,
         "path": str(profile.path) if profile is not None and profile.path is not None else None,
@@ -38,15 +39,24 @@ def run(args: argparse.Namespace, context: Context) -> int:
             for name, entry in entries.items()
         },
     }
+    candidates = () if explained is None else explained.candidates
+    if args.explain:
+        data["candidates"] = [{"path": str(each.path), "used": each.used, "reason": each.reason} for each in candidates]
 
     def show(console: Console) -> None:
         console.print(Text(f"{data['machine']}: {reason}"))
+        for candidate in candidates:
+            console.print(Text(_candidate_line(candidate)))
         for name, entry in entries.items():
             for line in entry_lines(name, entry):
                 console.print(Text(line))
 
     context.screen.result(data, reason, show)
     return 0
+
+
+def _candidate_line(candidate: Candidate) -> str:
+    return f"  {'used' if candidate.used else 'passed over'}: {candidate.path}: {candidate.reason}"
 
 
 def entry_lines(name: str, entry: Entry) -> list[str]:

@@ -43,8 +43,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     profile = _profile(args, place)
     args.model = args.model or _only_model(profile)
     entry = profile.entry(args.model)
-    workload = workload_of(args)
-    workload.check_room(entry.settings.memory.context)
+    workload = workload_of(args, entry.settings.memory.context)
     outline = outline_of(args.model, place, context.screen.progress)
     changed = staleness(profile, entry, outline.fingerprint, place.machine.hardware(), versions())
     if changed:

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from streaming_core.errors import ProfileInvalid, SettingsError
 from streaming_core.hardware._naming import chip_slug, gpu_slug, marketing_gib
@@ -41,6 +41,8 @@ _SAME_MEMORY = 0.10  # firmware and kernel keep a little of the installed memory
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
     """What does not change while a process runs."""
+
+    REQUIRED: ClassVar[tuple[str, ...]] = ("system", "chip", "cores", "memory", "page", "backend")  # of its mapping
 
     system: System
     chip: str  # "AMD EPYC", "Apple M3 Max"
@@ -81,6 +83,11 @@ class Hardware:
             return f"memory {format_size(self.memory_bytes)} there, {format_size(other.memory_bytes)} here"
         return None
 
+    @staticmethod
+    def key_of(name: str) -> str:
+        """Of a field in `to_mapping`: sizes go without `_bytes`."""
+        return name.removesuffix("_bytes")
+
     def to_mapping(self) -> dict[str, Any]:
         """Plain values for YAML; sizes are text under the name without `_bytes`, absent readings are left out."""
         plain: dict[str, Any] = {}
@@ -88,7 +95,7 @@ class Hardware:
             value = getattr(self, f.name)
             if value is None or value == "":
                 continue
-            plain[_key(f.name)] = exact_size(value) if f.name.endswith("_bytes") else value
+            plain[self.key_of(f.name)] = exact_size(value) if f.name.endswith("_bytes") else value
         return plain
 
     @classmethod
@@ -96,20 +103,16 @@ class Hardware:
         """The inverse of `to_mapping`.  Raises ProfileInvalid naming the key that is unknown, missing or wrong."""
         if not isinstance(mapping, Mapping):
             raise ProfileInvalid(f"{where} must be a mapping of names to values, got {type(mapping).__name__}")
-        names = {_key(f.name): f.name for f in fields(cls)}
+        names = {cls.key_of(f.name): f.name for f in fields(cls)}
         for key in mapping:
             if key not in names:
                 near = difflib.get_close_matches(str(key), names, n=1, cutoff=0.0)[0]
                 known = ", ".join(names)
                 raise ProfileInvalid(f"{where}: unknown key {key!r}; did you mean {near!r}? Known: {known}")
-        for key in ("system", "chip", "cores", "memory", "page", "backend"):
+        for key in cls.REQUIRED:
             if key not in mapping:
                 raise ProfileInvalid(f"{where}: {key} is missing; run `mlx-autotune run` to write a new profile")
         return cls(**{names[key]: _checked(names[key], value, f"{where}.{key}") for key, value in mapping.items()})
-
-
-def _key(name: str) -> str:
-    return name.removesuffix("_bytes")
 
 
 def _checked(name: str, value: Any, where: str) -> Any:

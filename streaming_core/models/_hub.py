@@ -58,7 +58,7 @@ def what_is_missing(folder: Path) -> str | None:
     if index.is_file():
         try:
             shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return f"{index.name} cannot be read"
         absent = sorted(str(shard) for shard in shards if not (folder / str(shard)).is_file())
         return f"{absent[0]} is missing ({len(absent)} of {len(shards)} files)" if absent else None

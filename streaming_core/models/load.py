@@ -14,14 +14,15 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 from mlx_lm.utils import _get_classes, load_config, load_model
 
-from streaming_core.errors import ModelNotSupported
+from streaming_core.errors import ModelNotSupported, StoreInvalid
 from streaming_core.store.index import TensorPlace, read_index
 
-__all__ = ["Loaded", "load_lazily", "translated"]
+__all__ = ["Loaded", "load_lazily", "translated", "weights_read"]
 
 _OF_QUANTIZED = ("scales", "biases", "global_scale")
 _LAYER = re.compile(r"(.*?)layers\.(\d+)\.")
 _SINGLE = re.compile(r"(.+)\.experts\.(\d+)\.(\w+\.\w+)")
+_DEPTHS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer")
 _DEFAULT = {"group_size": 64, "bits": 4, "mode": "affine"}  # never applied: every tensor's own is inferred
 
 
@@ -46,6 +47,7 @@ def load_lazily(folder: Path, index: Mapping[str, TensorPlace] | None = None) ->
     unused: list[str] = []
     with translated(folder, "cannot load it"):
         config = load_config(folder)
+        _check_depth(config, index)
         described = (folder / "hf_quant_config.json").exists()  # by NVIDIA's tool, for mlx-lm to convert
         quantization = None if described else _quantization(config, index)
 
@@ -65,6 +67,16 @@ def load_lazily(folder: Path, index: Mapping[str, TensorPlace] | None = None) ->
     return Loaded(model, config, tuple(sorted(unused)))
 
 
+def _check_depth(config: Mapping[str, Any], index: Collection[str]) -> None:
+    """mlx-lm makes all the layers that a config asks for before it looks at any tensor."""
+    text = config.get("text_config")
+    for owner in (config, text if isinstance(text, dict) else {}):
+        for key in _DEPTHS:
+            wanted = owner.get(key)
+            if isinstance(wanted, int | float) and wanted > len(index):
+                raise ValueError(f"{key} is {wanted}, and the files have {len(index)} tensors in all")
+
+
 def _quantization(config: Mapping[str, Any], names: Collection[str]) -> dict[str, Any] | None:
     """What mlx-lm shall take for `quantization`: empty leaves the config as it is, None is a format of somebody else,
     which mlx-lm converts and whose tensors are not to be judged by MLX's names."""
@@ -72,6 +84,9 @@ def _quantization(config: Mapping[str, Any], names: Collection[str]) -> dict[str
     own = config.get("quantization", text.get("quantization"))
     foreign = config.get("quantization_config", text.get("quantization_config"))
     if own is None and isinstance(foreign, dict):
+        method = foreign.get("quant_method")
+        if method in ("awq", "gptq") and not any(name.endswith(".qweight") for name in names):
+            raise ValueError(f"quantization_config says {method}, and no tensor is called *.qweight")
         if "quant_method" in foreign or "bits" not in foreign:
             return None
         own = foreign
@@ -153,3 +168,17 @@ def translated(folder: Path, what: str, advice: str = "check config.json or down
         kind = f"{type(err).__name__} " if isinstance(err, LookupError) else ""
         reason = kind + " ".join(str(err).split())[:300]
         raise ModelNotSupported(f"{folder}: mlx-lm {what}: {reason}; {advice}") from err
+
+
+@contextmanager
+def weights_read(folder: Path) -> Iterator[None]:
+    """Around whatever evaluates lazily loaded weights, which MLX reads only then.
+
+    Raises StoreInvalid when their files are not what they were when they were opened.
+    """
+    try:
+        yield
+    except RuntimeError as err:
+        if "[read]" not in str(err):
+            raise
+        raise StoreInvalid(f"{folder}: its weights changed or cannot be read ({err}); download it again") from err

@@ -115,7 +115,7 @@ def open_model(folder: Path, name: str, hardware: Hardware) -> OpenModel:
             kv_windows=kept.windows,
             row_bytes=_row_bytes(first, stub),
             token_bytes=_token_bytes(trunk, stub),
-            score_bytes=_score_bytes(config, hardware),
+            score_bytes=_score_bytes(config, hardware, stub.item_bytes),
             scan_bytes=kept.largest_state
             if hardware.backend == "cpu"
             else 0,  # without a kernel the scan keeps every step's state
@@ -157,12 +157,14 @@ def _token_bytes(trunk: list[mx.array], stub: ShapesOnly) -> int:
     return stub.item_bytes * (8 * widest + 4 * stub.width)
 
 
-def _score_bytes(config: dict[str, Any], hardware: Hardware) -> int:
-    """CPU attention materialises its scores, twice in the softmax; GPU kernels do not."""
-    if hardware.backend != "cpu":
-        return 0
+def _score_bytes(config: dict[str, Any], hardware: Hardware, item_bytes: int) -> int:
+    """CPU attention materialises its scores, twice in the softmax; GPU kernels do not.  An indexer that picks what
+    attention sees is no kernel anywhere: scores of its heads, before and after, then a sort and a mask."""
     text = config.get("text_config", config)
-    return 2 * 4 * int(text.get("num_attention_heads", 32))
+    sparse = text.get("sparse_attention_config") or {}
+    index_heads = int(text.get("index_n_heads") or sparse.get("sparse_num_index_heads") or 0)
+    heads = int(text.get("num_attention_heads", 32)) if hardware.backend == "cpu" else 0
+    return 2 * (4 * heads + item_bytes * index_heads) + (3 * 4 if index_heads else 0)
 
 
 def _staging_bytes(switches: list[Switch], top_k: int, hardware: Hardware) -> int:

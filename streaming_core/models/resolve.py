@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import re
+import stat
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ ALIASES: Mapping[str, str] = MappingProxyType(
     }
 )
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_PATTERN = re.compile(r"[*?\[]")
 _MADE = re.compile(r"demo|tiny|layers:.*")
 
 
@@ -147,12 +149,35 @@ def _make(name: str, cache_dir: Path, on_progress: OnProgress) -> Path:
         ) from err
 
 
+def _is_utf8(path: Path) -> bool:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_special(path: Path) -> bool:
+    """Whether opening it could wait forever, as mlx-lm and the tokenizer's libraries would."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):  # a link to nowhere or to itself: whoever needs the file says so
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
 def _checked(folder: Path) -> Path:
     """The folder, once its config reads as JSON.  Whether the model can be streamed is for others to say."""
     if not folder.is_dir():
         raise ModelNotFound(f"{folder} is a file; give the folder that holds config.json and model*.safetensors")
     if not os.access(folder, os.R_OK | os.X_OK):
         raise ModelNotFound(f"{folder} cannot be looked into; check its permissions")
+    if _PATTERN.search(str(folder)):
+        raise ModelNotFound(f"{folder}: mlx-lm takes *, ? and [ in a path for a pattern; rename the folder")
+    if not _is_utf8(folder):
+        raise ModelNotFound(f"{folder}: its path is not UTF-8, which mlx needs; rename the folder")
+    if special := next((p for p in sorted(folder.iterdir()) if _is_special(p)), None):
+        raise ModelNotFound(f"{special} is a pipe, a socket or a device; remove it or download the model again")
     if missing := what_is_missing(folder):
         raise ModelNotFound(f"{folder} is no whole checkpoint: {missing}; give the folder of an mlx-lm model")
     config = folder / "config.json"
@@ -162,7 +187,7 @@ def _checked(folder: Path) -> Path:
         parsed = json.loads(raw.decode("utf-8"))
     except OSError as err:
         raise ModelNotSupported(f"{config} cannot be read: {err.strerror or err}; check its permissions") from err
-    except ValueError as err:
+    except (ValueError, RecursionError) as err:
         reason = str(err).splitlines()[0]
         raise ModelNotSupported(f"{config} is not JSON ({reason}); download the model again") from err
     if not isinstance(parsed, dict):

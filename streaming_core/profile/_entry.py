@@ -11,14 +11,14 @@ from streaming_core.errors import ProfileInvalid, SettingsError
 from streaming_core.profile._strict import check_keys, mapping_at, plain, text_at
 from streaming_core.settings import Settings
 
-__all__ = ["STATUSES", "Entry"]
+__all__ = ["ENTRY_KEYS", "ENTRY_REQUIRED", "STATUSES", "Entry"]
 
 # measured: the search ended and its winner was compared with the default; interrupted: the best until it was stopped;
 # modelled: computed from measurements of parts, never run.
 STATUSES = ("measured", "interrupted", "modelled")
 
-_REQUIRED = ("fingerprint", "status", "settings")
-_KEYS = ("fingerprint", "status", "written", "command", "settings", "evidence")
+ENTRY_REQUIRED = ("fingerprint", "status", "settings")
+ENTRY_KEYS = ("fingerprint", "status", "written", "command", "settings", "evidence")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +51,8 @@ class Entry:
     def from_mapping(cls, raw: object, where: str) -> Entry:
         """The inverse of `to_mapping`; settings that are not there have their default.  Raises ProfileInvalid."""
         mapping = mapping_at(raw, where)
-        check_keys(mapping, _KEYS, _REQUIRED, where)
-        texts = {key: text_at(mapping, key, where) for key in _KEYS[:4] if key in mapping}
+        check_keys(mapping, ENTRY_KEYS, ENTRY_REQUIRED, where)
+        texts = {key: text_at(mapping, key, where) for key in ENTRY_KEYS[:4] if key in mapping}
         evidence = plain(mapping_at(mapping.get("evidence", {}), f"{where}.evidence"), f"{where}.evidence")
         try:
             settings = Settings.from_mapping(mapping["settings"], f"{where}.settings")

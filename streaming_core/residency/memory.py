@@ -206,6 +206,8 @@ def _too_small(demand: MemoryDemand, settings: Settings, plan: MemoryPlan) -> Bu
     context = _largest_context(demand, plan, settings.memory.context)
     if context:
         hints.append(f"memory.context up to {context} would fit")
+    if demand.batch > 1:
+        hints.append("fewer sequences at once need less")
     advice = "; ".join(hints) if hints else "fewer resident layers, a smaller prefill.chunk or memory.context need less"
     return BudgetTooSmall(
         f"memory.budget {exact_size(budget)} is too small: the plan needs {format_size(plan.total_bytes)} "

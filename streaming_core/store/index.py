@@ -56,7 +56,7 @@ def read_index(folder: Path) -> dict[str, TensorPlace]:
             header = _read_header(path)
         except OSError as err:
             raise StoreInvalid(f"{path}: {err.strerror}; check the file") from err
-        except (ValueError, KeyError, TypeError, AttributeError) as err:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as err:
             raise StoreInvalid(f"{path}: not a whole safetensors file ({err}); download it again") from err
         if twice := sorted(found.keys() & header.keys()):
             raise StoreInvalid(_twice(folder, twice[0], found[twice[0]].path, path))
@@ -88,7 +88,7 @@ def _index_says(folder: Path, name: str) -> str | None:
     try:
         index = json.loads((folder / "model.safetensors.index.json").read_text(encoding="utf-8"))
         return str(index["weight_map"][name])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

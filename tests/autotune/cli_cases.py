@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 import autotune.commands.bench
-import autotune.commands.run
+import autotune.commands.tuning
 from autotune.testing import FakeRunner
 
-COMMANDS = ("run", "bench", "generate", "show", "plan", "pack", "probe", "verify", "doctor")
+COMMANDS = ("run", "bench", "generate", "chat", "serve", "show", "plan", "pack", "probe", "verify", "doctor")
 
 
-def fake_runner(monkeypatch: pytest.MonkeyPatch, runner: FakeRunner, command: Any = autotune.commands.run) -> None:
+def fake_runner(monkeypatch: pytest.MonkeyPatch, runner: FakeRunner, command: Any = autotune.commands.tuning) -> None:
     class Runner:
         def __init__(self, environment: object, **options: object) -> None: ...
 

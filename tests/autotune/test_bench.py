@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import autotune.commands.bench
-import autotune.commands.run
+import autotune.commands.tuning
 from autotune.cli import main
 from autotune.runner import ignore
 from autotune.testing import FakeRunner, Weather, out_of_memory
@@ -64,7 +64,7 @@ def replace_runner(monkeypatch: pytest.MonkeyPatch, command: Any, speed: Any = t
 
 def write_profile(monkeypatch: pytest.MonkeyPatch, *words: str, speed: Any = threads_count) -> list[TrialSpec]:
     """Trials of `run`, the first of them the default."""
-    runner = replace_runner(monkeypatch, autotune.commands.run, speed)
+    runner = replace_runner(monkeypatch, autotune.commands.tuning, speed)
     fixed = [
         "--set",
         "residency.resident_layers=0",

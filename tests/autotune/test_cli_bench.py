@@ -9,7 +9,7 @@ from cli_cases import fake_runner
 from tuner_fakes import hill
 
 import autotune.commands.bench
-import autotune.commands.run
+import autotune.commands.tuning
 from autotune.cli import main
 from autotune.testing import FakeRunner, Weather
 from autotune.trial import Engine
@@ -68,7 +68,7 @@ def test_bench_and_run_say_that_kernels_are_not_offered_here(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ["--model", "tiny", "--set", "kernels.indexed=on"]
-    for command in (autotune.commands.bench, autotune.commands.run):
+    for command in (autotune.commands.bench, autotune.commands.tuning):
         fake_runner(monkeypatch, FakeRunner(lambda settings: 10.0), command)
     assert main(["bench", *words, "--rounds", "1", "--profile", "none"]) == 0
     assert capsys.readouterr().err.count("kernels.indexed: kernels need Metal or CUDA") == 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -78,3 +80,16 @@ def test_a_budget_beyond_the_memory_is_noticed_and_used(
     assert line.endswith("or ends the process") and "budget of" not in out
     assert main([*command, "--model", "tiny", "--profile", "none", "--budget", "512MiB"]) == 0
     assert "is more than the" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("template", ["{% zebra", "{{ 1 / 0 }}", "{{ raise_exception('no') }}"])
+def test_a_chat_template_that_fails_is_one_line(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], template: str
+) -> None:
+    folder = Path(shutil.copytree(tiny, tmp_path / "model"))
+    (folder / "chat_template.jinja").write_text(template)
+    words = ["generate", "--model", str(folder), "--prompt", "a garden", "--max-tokens", "2", "--profile", "none"]
+    assert main([*words, "--quiet"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "the model's chat template fails: " in line and line.endswith("mend it, or pass --raw")
+    assert main([*words, "--quiet", "--raw"]) == 0

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from autotune.cli import main
+from streaming_core.hardware import FakeMachine
+from streaming_core.profile import Entry, Profile
+from streaming_core.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -32,6 +35,20 @@ def test_show_without_a_profile_says_what_is_used_instead(capsys: pytest.Capture
     shown = json.loads(capsys.readouterr().out)
     assert shown["path"] is None
     assert "built-in default" in shown["reason"]
+
+
+def test_show_explains_what_was_passed_over(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    mac = FakeMachine.mac().hardware()
+    entry = Entry(fingerprint="00ff", settings=Settings())
+    path = Profile(hardware=mac, entries={"tiny": entry}).write(tmp_path / "profiles" / "m3max-64g.yaml")
+    assert main(["show", "--model", "tiny", "--explain", "--json"]) == 0
+    (candidate,) = json.loads(capsys.readouterr().out)["candidates"]
+    assert candidate["path"] == str(path) and not candidate["used"]
+    assert "backend 'metal' there" in candidate["reason"]
+    assert main(["show", "--model", "tiny", "--explain"]) == 0
+    assert f"passed over: {path}: is of another machine" in capsys.readouterr().out
+    assert main(["show", "--model", "tiny", "--explain", "--profile", "none", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["candidates"] == []
 
 
 def test_probe_without_a_model_tells_the_facts_of_the_machine(capsys: pytest.CaptureFixture[str]) -> None:

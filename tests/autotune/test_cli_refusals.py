@@ -93,3 +93,9 @@ def test_any_other_wrong_value_is_not_taken_for_that_limit(monkeypatch: pytest.M
     monkeypatch.setattr(streaming_core.StreamedModel, "stream", fail)
     with pytest.raises(ValueError, match="something else"):
         main(GENERATE)
+
+
+def test_a_cache_folder_without_a_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pack", "--model", "tiny", "--cache-dir", ""]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "argument --cache-dir: the name is empty; give a folder" in line

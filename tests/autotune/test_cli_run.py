@@ -18,11 +18,12 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def test_dry_run_tells_the_plan_as_json_and_runs_nothing(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     runner = FakeRunner(hill)
     fake_runner(monkeypatch, runner)
-    assert main(["run", "--model", "tiny", "--dry-run", "--json", "--trials", "9"]) == 0
+    own_cache = ["--cache-dir", str(tmp_path / "cache")]  # else it goes by other tests' fake trials, which take no time
+    assert main(["run", "--model", "tiny", "--dry-run", "--json", "--trials", "9", *own_cache]) == 0
     plan = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert plan["search_trials"] == 9
     assert "reading.threads" in plan["knobs"]

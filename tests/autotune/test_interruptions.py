@@ -59,7 +59,7 @@ def test_ctrl_c_in_the_race_of_a_gain_too_small_to_believe_gives_the_default(tmp
 # Stops itself at the third trial of one purpose: no clock, no guess how far it has come.
 STOPPED = textwrap.dedent("""
     import os, sys
-    import autotune.commands.run
+    import autotune.commands.tuning
     from autotune.cli import entry
     from autotune.measurer import Measurer
     from autotune.testing import FakeRunner, Weather
@@ -82,7 +82,7 @@ STOPPED = textwrap.dedent("""
             self.close()
 
     Measurer.measure = measure_or_stop
-    autotune.commands.run.WorkerRunner = Runner
+    autotune.commands.tuning.WorkerRunner = Runner
     entry()
 """)
 

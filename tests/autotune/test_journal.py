@@ -152,3 +152,9 @@ def test_timings_of_earlier_runs_are_found_by_model_and_machine_and_damage_is_pa
     (tmp_path / "studies" / "b" / "trials.jsonl").write_text("no JSON")
     assert known_repeat_s(tmp_path / "studies", "abc", "here") == 4.0
     assert known_repeat_s(tmp_path / "studies", "abc", "elsewhere") is None
+
+
+def test_a_pipe_in_the_place_of_a_journal_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "trials.jsonl")
+    with pytest.raises(StudyInvalid, match="not a regular file"):
+        Journal(tmp_path)

@@ -189,6 +189,8 @@ def test_a_new_start_is_refused_where_others_work_too(tmp_path: Path, url: str) 
         ("postgresql+nodriver://me:secret@host/db", "--storage postgresql+nodriver://me:***@host/db: "),
         ("postgresql://me:secret@host/db", "install the driver that it needs"),
         ("sqlite:////no/such/folder/study.db", "unable to open database file"),
+        ("sqlite://", "a database in memory is shared with nobody"),
+        ("sqlite:///:memory:", "a database in memory is shared with nobody"),
     ],
 )
 def test_a_database_that_cannot_be_used_is_said_in_one_line(tmp_path: Path, storage: str, said: str) -> None:

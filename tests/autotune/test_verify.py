@@ -11,7 +11,7 @@ import pytest
 from cli_cases import fake_runner
 from test_contest import contestant, with_speeds
 
-import autotune.commands.run
+import autotune.commands.tuning
 import autotune.commands.verify
 from autotune.cli import main
 from autotune.commands.verify import measure_until
@@ -40,7 +40,7 @@ def more_threads_are_slower(settings: Settings) -> float:
 
 
 def write_profile(monkeypatch: pytest.MonkeyPatch, speed: Speed = more_threads_are_faster) -> None:
-    fake_runner(monkeypatch, FakeRunner(speed, QUIET), autotune.commands.run)
+    fake_runner(monkeypatch, FakeRunner(speed, QUIET), autotune.commands.tuning)
     fixed = ["--set", "residency.resident_layers=0", "--set", "memory.context=900"]
     assert main(["run", "--model", "tiny", *fixed, "--trials", "12", "--output", "p.yaml", "--fresh"]) == 0
 

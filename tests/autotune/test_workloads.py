@@ -9,6 +9,7 @@ import pytest
 
 from autotune.commands.run import request_of
 from autotune.context import say_busy
+from autotune.errors import RequestInvalid
 from autotune.options import build_parser
 from autotune.request import TuneRequest
 from autotune.screen import make_screen
@@ -41,3 +42,16 @@ def test_a_busy_machine_is_named_in_one_line_before_anything_is_measured(
     err = capsys.readouterr().err
     assert err.startswith("this machine is busy: on average 7.0 threads") is said
     assert len(err.splitlines()) == said
+
+
+@pytest.mark.parametrize(
+    "words", [("--context", "9" * 30), ("--prompt-tokens", "9" * 30), ("--decode-tokens", "9" * 9)]
+)
+def test_lengths_without_room_are_refused_before_any_text_is_made(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    monkeypatch.setattr("streaming_core.testing.prompts", lambda *asked: made.append(asked[1]))
+    with pytest.raises(RequestInvalid, match=r"memory\.context makes room for 4096"):
+        request(*words)
+    assert not made

@@ -12,7 +12,15 @@ from typing import Any
 
 import pytest
 
+import streaming_core
 from autotune.cli import main
+from streaming_core import Settings
+from streaming_core.assemble import assemble, open_store
+from streaming_core.errors import ModelNotFound, StoreInvalid
+from streaming_core.hardware import detect
+from streaming_core.models.outline import open_model
+from streaming_core.progress import ignore
+from streaming_core.runtime import plan
 
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 
@@ -83,6 +91,39 @@ def a_pipe(folder: Path) -> None:
     os.mkfifo(folder / FIRST)
 
 
+def a_pipe_that_only_the_tokenizer_reads(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    os.mkfifo(folder / "tokenizer.json")
+
+
+def a_pipe_for_a_config(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    os.mkfifo(folder / "config.json")
+
+
+def a_config_without_bottom(folder: Path) -> None:
+    (folder / "config.json").write_text("[" * 200_000)
+
+
+def an_index_without_bottom(folder: Path) -> None:
+    (folder / "model.safetensors.index.json").write_text("[" * 200_000)
+
+
+def a_header_without_bottom(folder: Path) -> None:
+    change_header(folder / FIRST, lambda header: "[" * 200_000)
+
+
+def called_awq(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    del config["quantization"]
+    (folder / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "awq"}}))
+
+
+def a_million_layers(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 1_000_000}))
+
+
 def not_json(folder: Path) -> None:
     change_header(folder / FIRST, lambda header: json.dumps(header)[:-1])
 
@@ -128,7 +169,14 @@ FAULTS: list[tuple[Callable[[Path], None], str]] = [
     (missing_shard, f"{SECOND} is missing (1 of 2 files)"),
     (missing_shard_without_an_index, f"{SECOND} is missing (1 of 2 files); download again"),
     (header_longer_than_the_file, "its header would have"),
-    (a_pipe, "model-00001-of-00002.safetensors is missing (1 of 2 files)"),
+    (a_pipe, "model-00001-of-00002.safetensors is a pipe, a socket or a device; remove it"),
+    (a_pipe_that_only_the_tokenizer_reads, "tokenizer.json is a pipe, a socket or a device; remove it"),
+    (a_pipe_for_a_config, "config.json is a pipe, a socket or a device; remove it"),
+    (a_config_without_bottom, "config.json is not JSON (maximum recursion depth exceeded"),
+    (an_index_without_bottom, "model.safetensors.index.json cannot be read"),
+    (a_header_without_bottom, "not a whole safetensors file (maximum recursion depth exceeded"),
+    (called_awq, "quantization_config says awq, and no tensor is called *.qweight"),
+    (a_million_layers, "num_hidden_layers is 1000000, and the files have "),
     (not_json, "not a whole safetensors file"),
     (overlapping, " overlap); download it again"),
     (wrong_size, "bytes where its shape needs"),
@@ -163,3 +211,28 @@ def test_an_index_that_names_too_much_or_too_little_is_not_in_the_way(
     del index["weight_map"]["model.norm.weight"]
     path.write_text(json.dumps(index))
     assert main(["pack", "--model", str(folder), "--cache-dir", str(tmp_path / "cache"), "--quiet"]) == 0
+
+
+@pytest.mark.parametrize(("name", "message"), [("m[1]", "for a pattern; rename"), ("m\udcff", "is not UTF-8")])
+def test_a_path_that_mlx_would_take_for_another_is_refused(folder: Path, name: str, message: str) -> None:
+    """`m[1]` is a pattern that finds the files of a folder `m1`."""
+    shutil.copytree(folder, folder.parent / "m1")
+    try:
+        moved = folder.rename(folder.parent / name)
+    except OSError:
+        pytest.skip("this file system takes no such name")
+    with pytest.raises(ModelNotFound, match=message):
+        streaming_core.inspect(moved)
+
+
+@pytest.mark.parametrize("layout", ["packed", "checkpoint"])
+def test_weights_that_are_cut_short_while_they_are_read_are_one_line(folder: Path, tmp_path: Path, layout: str) -> None:
+    opened = open_model(folder, "cut", detect().hardware())
+    wanted = Settings().with_values({"store.layout": layout, "residency.slots": 4})
+    planned = plan(opened.outline, wanted, detect())
+    for path in folder.glob("model-*.safetensors"):
+        os.truncate(path, 20_000)
+    with pytest.raises(StoreInvalid, match="its weights changed or cannot be read"):
+        store = open_store(opened, wanted, tmp_path, detect(), ignore)
+        assemble(opened, planned, wanted, store, detect(), None, ignore)
+    assert not list(tmp_path.rglob("*.records")) and not list(tmp_path.rglob("*.tmp"))

@@ -9,7 +9,6 @@ import pytest
 from family_configs import EXPERTS, FAMILIES
 from family_models import logits, make_model, model_files_with_experts, text, write_checkpoint
 from family_table import PAGE, page
-from metal_stand_ins import stand_in_for_metal
 from mlx_lm.utils import load_model
 
 import streaming_core
@@ -17,12 +16,6 @@ from streaming_core import Settings
 from streaming_core.errors import ModelNotSupported
 
 CALLS = [(1, 3), (7, 20), (65, 1), (200, 1)]  # tokens of a prompt, tokens decoded after it
-
-
-@pytest.fixture
-def without_metal(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not mx.metal.is_available():
-        stand_in_for_metal(monkeypatch)
 
 
 def settings(slots: int, layout: str) -> Settings:

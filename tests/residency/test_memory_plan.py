@@ -108,3 +108,8 @@ def test_a_resident_layer_the_model_lacks_is_named() -> None:
 def test_routed_rows_of_a_chunk_stay_below_the_limit_of_mlx() -> None:
     plan = plan_memory(replace(DEMAND, top_k=10), settings(prefill__chunk=8192, residency__slots=16), 0)
     assert plan.chunk * 10 <= 32_768
+
+
+def test_a_batch_that_does_not_fit_is_refused_with_the_advice_to_make_it_smaller() -> None:
+    with pytest.raises(BudgetTooSmall, match="fewer sequences at once need less"):
+        plan_memory(replace(DEMAND, batch=10_000), settings(memory__budget="800MiB"), 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -138,3 +139,19 @@ def test_slots_are_nowhere_taken_for_experts(tiny: Path, shared_cache: Path) -> 
         assert not [name for name, _ in tree_flatten(model.model.parameters()) if "switch_mlp" in name]
         switches = [m for m in model.model.modules() if isinstance(m, SwitchGLU | SwitchLinear | QuantizedSwitchLinear)]
         assert not switches
+
+
+def test_what_is_saved_of_a_streamed_model_lacks_its_experts_and_does_not_load(
+    tiny: Path, shared_cache: Path, tmp_path: Path
+) -> None:
+    """mlx-lm asks nobody before it saves; the result must at least never pass for a model."""
+    for values, whole in [({}, False), ({"residency.slots": "all", "residency.resident_layers": "all"}, True)]:
+        folder = tmp_path / str(whole)
+        with loaded(tiny, shared_cache, **values) as model:
+            mlx_lm.utils.save_model(folder, model.model)
+        shutil.copy(tiny / "config.json", folder)
+        if whole:
+            assert mx.array_equal(mlx_lm.utils.load_model(folder)[0](TOKENS), mlx_lm.load(str(tiny))[0](TOKENS))
+        else:
+            with pytest.raises(ValueError, match=r"Missing \d+ parameters"):
+                mlx_lm.utils.load_model(folder)
