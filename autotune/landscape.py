@@ -21,7 +21,7 @@ from autotune.trial import Measured
 __all__ = ["Idea", "Landscape"]
 
 _PER_CHANGE = 0.003  # of two settings that are equally fast the one nearer to the default is better
-_DOUBTFUL = 0.02  # a change worth more is kept even if that is uncertain: the race tells
+_DOUBTFUL = 0.015  # a change worth more is kept even if that is uncertain: the race tells
 _SURE = 3.0  # deviations of what a change gains; below, it races the same settings without it
 _DOUBT = 0.05  # standard deviation of "it fails", as a number between 0 and 1
 _CENTRES = 3  # of the best settings, whose neighbours are looked at
@@ -117,7 +117,7 @@ class Landscape:
             doubtful = [
                 (gain, without)
                 for without, gain, deviation in self.undone(config)
-                if gain < max(_PER_CHANGE, min(2 * deviation, _DOUBTFUL)) and self._runs(without)
+                if gain < max(_PER_CHANGE, min(deviation, _DOUBTFUL)) and self._runs(without)
             ]
             if not doubtful:
                 return config

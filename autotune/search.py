@@ -32,8 +32,6 @@ _SENTINEL = 8  # trials between two further measurements of the default
 _MODEL_SHARE = 0.85  # of the trials, before changes are undone
 _OPINION = 10  # one in so many proposals of the model is TPE's
 SLACK = 1.2  # trials of a race that is cut off by the clock prove nothing, and some take longer than most
-_NOT_WORTH = 0.1  # of the credible gain: what a trial has to be expected to gain
-_DULL = 3  # proposals in a row that are not worth a trial: one may be the luck of the sampled models
 _NOTABLE = 0.01  # an improvement that resets the patience
 
 
@@ -143,16 +141,13 @@ class Search:
 
     def _follow_the_model(self, proposals: Proposals, share: float = 1.0) -> str:
         """Empty when that share of the plan is used up; else why it ended before."""
-        best, since, dull = self._best_score(), 0, 0
+        best, since = self._best_score(), 0
         while not self._spent(share):
             if since >= self._plan.patience:
                 return f"nothing better in {since} proposals of the model"
             idea = self._landscape.next(self.noise.sigma, _REPLICATES)
             if idea is None:
                 return "every setting near the best one is known"
-            dull = dull + 1 if idea.gain < _NOT_WORTH * math.log1p(self.noise.credible_gain) else 0
-            if dull >= _DULL:
-                return "no credible gain is left"
             if not (since % _OPINION == _OPINION - 1 and self._ask_tpe(proposals)):
                 proposals.add(idea.config.params, self._measure(idea.config), self._measurer.position)
             since += 1
