@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from autotune.history import Config
 from autotune.journal import Purpose
@@ -73,7 +76,7 @@ def run_race(
     `on_winner` is called when the rounds are over and have one.
     """
     rng = random.Random(plan.seed)
-    result.winner = _rounds(result, measurer, judge, default, finalists, plan, rng)
+    result.winner = _rounds(result, measurer, judge, default, finalists, plan, sigma, rng)
     if result.winner is None:
         result.reason = result.reason or "no finalist was ahead of the default when measured side by side"
         return
@@ -99,9 +102,10 @@ def _rounds(
     default: Config,
     finalists: Sequence[Config],
     plan: RacePlan,
+    sigma: float,
     rng: random.Random,
 ) -> Config | None:
-    """The finalist with the best standing, if that is ahead of the default's."""
+    """The finalist with the best standing, if that is ahead of the default's, less the changes that gain too little."""
     if not plan.rounds:
         return finalists[0]
     entrants = [default, *finalists]
@@ -120,7 +124,42 @@ def _rounds(
     standings = round_normalised(result.rounds)
     left = [config for config in entrants if config.key in standings]
     best = max(left, key=lambda config: standings[config.key], default=default)
-    return None if best is default else best
+    if best is default:
+        return None
+    ahead = [config for config in left if standings[config.key] > standings.get(default.key, -math.inf)]
+    return _simplest(best, ahead, default, result.rounds, sigma)
+
+
+def _simplest(
+    best: Config,
+    others: Sequence[Config],
+    default: Config,
+    rounds: Sequence[Mapping[str, float]],
+    sigma: float,
+) -> Config:
+    """Of `best` and those with only some of its changes the one with the fewest that is not clearly slower."""
+
+    def changes(config: Config) -> set[tuple[str, object]]:
+        return set(config.settings.changes_from(default.settings).items())
+
+    def close(config: Config) -> bool:
+        behind = [scores[best.key] - scores[config.key] for scores in rounds if {best.key, config.key} <= scores.keys()]
+        return bool(behind) and statistics.fmean(behind) < math.log1p(credible_gain(noise, len(behind)))
+
+    noise = max(sigma, _unexplained(rounds))
+    simpler = [config for config in others if changes(config) < changes(best) and close(config)]
+    return min([best, *simpler], key=lambda config: len(changes(config)))
+
+
+def _unexplained(rounds: Sequence[Mapping[str, float]]) -> float:
+    """Deviation of a score from what its round and its entrant say, over entrants that finished every round."""
+    names = set(rounds[0]).intersection(*rounds[1:])
+    table = np.array([[scores[name] for name in sorted(names)] for scores in rounds])
+    free = (table.shape[0] - 1) * (table.shape[1] - 1)
+    if free < 1:
+        return 0.0
+    rest = table - table.mean(axis=0) - table.mean(axis=1, keepdims=True) + table.mean()
+    return math.sqrt(float((rest**2).sum()) / free)
 
 
 def _pairs(result: RaceResult, measurer: Measurer, default: Config, plan: RacePlan, rng: random.Random) -> None:

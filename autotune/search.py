@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from autotune.coordinate import coordinate_moves
@@ -30,8 +30,7 @@ __all__ = ["SLACK", "Search", "SearchPlan"]
 _REPLICATES = 3  # measurements of one configuration, after which a repeated proposal teaches nothing
 _SENTINEL = 8  # trials between two further measurements of the default
 _MODEL_SHARE = 0.85  # of the trials, before changes are undone
-_OPINION = 4  # one in so many proposals of the model is TPE's
-_NOT_WORTH = 0.001  # expected improvement of the logarithm: the search is over
+_OPINION = 10  # one in so many proposals of the model is TPE's
 SLACK = 1.2  # trials of a race that is cut off by the clock prove nothing, and some take longer than most
 _NOTABLE = 0.01  # an improvement that resets the patience
 
@@ -45,7 +44,7 @@ class SearchPlan:
     deadline: float = math.inf  # likewise, the race included
     race_trials: int = 0  # what the race would take, once there is something to race
     least_race_trials: int = 0  # what it takes at the very least
-    coordinate_share: float = 0.3  # of the trials for single-knob moves at most, the rest for the model
+    coordinate_share: float = 0.12  # of the trials for single-knob moves at most, the rest for the model
     patience: int = 25  # proposals of the model in a row without an improvement
     seed: int = 0
 
@@ -128,13 +127,17 @@ class Search:
         return self._landscape.ranked(self.noise.sigma)
 
     def finalists(self, most: int) -> list[Config]:
-        """What to race: what looks faster than the default, without the changes that prove nothing."""
+        """What to race: what looks faster than the default, without the changes that prove nothing.
+
+        The best of them comes first, then what it is without its doubtful changes, then others.
+        """
         found: dict[str, Config] = {}
         for config in self._landscape.ahead(self.noise.sigma)[:most]:
             simple = self._landscape.simplified(config)
             if simple is not self.history.default:
-                found.setdefault(simple.key, simple)
-        return list(found.values())
+                for each in [simple] if found else _spread(self._landscape.ladder(simple), most):
+                    found.setdefault(each.key, each)
+        return list(found.values())[:most]
 
     def _follow_the_model(self, proposals: Proposals, share: float = 1.0) -> str:
         """Empty when that share of the plan is used up; else why it ended before."""
@@ -145,8 +148,6 @@ class Search:
             idea = self._landscape.next(self.noise.sigma, _REPLICATES)
             if idea is None:
                 return "every setting near the best one is known"
-            if idea.gain < _NOT_WORTH:
-                return "no credible gain is left"
             if not (since % _OPINION == _OPINION - 1 and self._ask_tpe(proposals)):
                 proposals.add(idea.config.params, self._measure(idea.config), self._measurer.position)
             since += 1
@@ -243,6 +244,13 @@ class Search:
         plan = self._plan
         by_count = plan.trials is not None and self.trials >= plan.trials
         return f"all {plan.trials} trials were run" if by_count else "the time for the search is used up"
+
+
+def _spread(rungs: Sequence[Config], most: int) -> list[Config]:
+    """So many of them at most, the first and the last among them."""
+    if len(rungs) <= most:
+        return list(rungs)
+    return [rungs[n * (len(rungs) - 1) // max(1, most - 1)] for n in range(most)]
 
 
 def _reason(outcome: Outcome) -> str:

@@ -91,3 +91,21 @@ def test_pairs_are_written_down_as_such(tmp_path: Path) -> None:
     race(bench, finalists(bench, 8))
     purposes = [record.purpose for record in bench.journal.records]
     assert purposes == [Purpose.RACE] * 6 + [Purpose.PAIR] * 16
+
+
+@pytest.mark.parametrize("gain, kept", [(1.0, False), (1.2, True)])
+def test_a_change_that_gains_too_little_beside_the_others_is_left_out(tmp_path: Path, gain: float, kept: bool) -> None:
+    def speed(settings: Settings) -> float:
+        bypass = settings.reading.page_cache == "bypass"
+        return 10.0 * (1.2 if bypass else 1.0) * (gain if settings.reading.threads == 8 else 1.0)
+
+    for seed in range(10):  # without a rule the one with the idle change would win half of them
+        bench = workbench(tmp_path / str(seed), FakeRunner(speed, Weather(noise=0.01, drift=0.1), seed=seed))
+        alone = Settings().with_values({"reading.page_cache": "bypass"})
+        one, both = (
+            bench.history.config(bench.space.to_params(each))
+            for each in (alone, alone.with_values({"reading.threads": 8}))
+        )
+        result = race(bench, [both, one])
+        assert result.winner is (both if kept else one)
+        assert result.proven

@@ -102,6 +102,14 @@ def test_a_space_of_few_points_is_left_when_all_are_known(tmp_path: Path) -> Non
     assert len(bench.journal.records) < 12
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_search_where_nothing_matters_ends_long_before_its_trials(tmp_path: Path, seed: int) -> None:
+    bench = workbench(tmp_path, FakeRunner(lambda settings: 10.0, Weather(noise=0.03), seed=seed))
+    reason = search(bench, SearchPlan(trials=80, patience=20, seed=seed))[1]
+    assert reason == "nothing better in 20 proposals of the model"
+    assert len(bench.journal.records) < 60
+
+
 def test_nothing_to_search_is_said(tmp_path: Path) -> None:
     none = space()
     bench = workbench(tmp_path, FakeRunner(hill), type(none)(none.base, none.facts, ()))

@@ -32,7 +32,7 @@ def test_a_machine_that_heats_up_is_not_mistaken_for_slow_settings() -> None:
     scores = [0.05 * (each is other) + hot for each, hot in zip(points, heat, strict=True)]
     surrogate.learn(points, scores, moments, 0.01)
     gain, deviation = surrogate.compare(other, default)
-    assert gain == pytest.approx(0.05, abs=0.015)
+    assert gain == pytest.approx(0.05, abs=0.02)  # the difference of the plain means is 0.02
     assert deviation < 0.03
 
 
@@ -77,3 +77,19 @@ def test_changes_that_prove_nothing_are_left_out_of_the_race(tmp_path: Path) -> 
         search._measure(bench.history.config(bench.space.to_params(changed)))
     simple = landscape.ranked(0.001)[0]
     assert landscape.simplified(simple).settings.changes_from(bench.space.base) == {"reading.page_cache": "bypass"}
+
+
+def test_finalists_hold_the_best_settings_with_and_without_their_doubtful_changes(tmp_path: Path) -> None:
+    def speed(settings: Settings) -> float:
+        bypass = settings.reading.page_cache == "bypass"
+        return 10.0 * (1.3 if bypass else 1.0) * (1.03 if settings.reading.threads == 8 else 1.0)
+
+    bench = workbench(tmp_path, FakeRunner(speed, Weather(noise=0.0001)))
+    search = Search(bench.space, bench.history, bench.measurer, bench.judge, SearchPlan(trials=2), bench.events.append)
+    search.measure_default()
+    both = Settings().with_values({"reading.page_cache": "bypass", "reading.threads": 8})
+    search._measure(bench.history.config(bench.space.to_params(both)))
+    first, second = search.finalists(2)
+    assert first.settings == both
+    assert len(second.settings.changes_from(bench.space.base)) == 1
+    assert [each.settings for each in search.finalists(1)] == [both]
