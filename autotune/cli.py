@@ -155,6 +155,8 @@ def _command(name: str) -> Callable[[argparse.Namespace, Context], int]:
             from autotune.commands.generate import run
         case "show":
             from autotune.commands.show import run
+        case "report":
+            from autotune.commands.report import run
         case "plan":
             from autotune.commands.plan import run
         case "pack":

@@ -104,6 +104,12 @@ def build_parser(default_cache: Path, version: Callable[[], str]) -> argparse.Ar
     command("generate", "answer a prompt", 'mlx-autotune generate --model demo --prompt "Why is it blue?"', _generate)
     command("show", "explain the profile in use", "mlx-autotune show --model demo", _nothing)
     command(
+        "report",
+        "write what a search did and found as one page of HTML",
+        "mlx-autotune report --model demo --output demo.html",
+        _report,
+    )
+    command(
         "plan",
         "say what a model will need, and what fits into a budget",
         "mlx-autotune plan --model demo --budget 1GiB --context 8192",
@@ -287,6 +293,18 @@ def _predict(parser: argparse.ArgumentParser) -> None:
         "--hardware", type=Path, metavar="FILE", help="a machine that is not here: memory, disk, share of compute time"
     )
     parser.add_argument("--output", type=Path, metavar="FILE", help="with --hardware: write a profile marked modelled")
+
+
+def _report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "study",
+        nargs="?",
+        metavar="STUDY",
+        help="a study's folder, or its name under <cache-dir>/studies (with --model instead: that model's newest)",
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="the page, a .html file (default: report-<study>.html here)"
+    )
 
 
 def _nothing(parser: argparse.ArgumentParser) -> None:
