@@ -174,6 +174,8 @@ def _command(name: str) -> Callable[[argparse.Namespace, Context], int]:
             from autotune.commands.serve import run
         case "show":
             from autotune.commands.show import run
+        case "report":
+            from autotune.commands.report import run
         case "plan":
             from autotune.commands.plan import run
         case "pack":

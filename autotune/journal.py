@@ -25,7 +25,7 @@ from autotune.knobs import Params
 from autotune.trial import Outcome, outcome_from_json, outcome_to_json
 from streaming_core.errors import DiskFull
 
-__all__ = ["Journal", "Purpose", "Record", "StudyIdentity", "known_repeat_s", "set_aside"]
+__all__ = ["Journal", "Purpose", "Record", "StudyIdentity", "known_repeat_s", "read_journal", "set_aside"]
 
 _FORMAT = 1
 _FILE = "trials.jsonl"
@@ -160,15 +160,36 @@ class Journal:
         whole, end, torn = content.rpartition(b"\n")
         if torn:
             os.truncate(self.path, len(content) - len(torn))
-        for number, line in enumerate(whole.split(b"\n") if end else [], start=1):
-            try:
-                raw = json.loads(line)
-                if number == 1:
-                    self.header = _header(raw)
-                else:
-                    self.records.append(Record.from_json(raw))
-            except (ValueError, TypeError, KeyError, AttributeError, StudyInvalid) as err:
-                raise StudyInvalid(f"{self.path}:{number}: not a trial of this program ({err}); {_ADVICE}") from err
+        if end:
+            self.header, self.records = _parsed(whole, self.path, _ADVICE)
+
+
+def read_journal(folder: Path) -> tuple[dict[str, Any], list[Record]]:
+    """Header and trials so far, without the lock and without changing anything: a run may be at work on the study.
+
+    Raises StudyInvalid: there is no journal, or it is damaged.
+    """
+    path = folder / _FILE
+    with _said(path):
+        whole, end, _ = path.read_bytes().rpartition(b"\n")
+    if not end:
+        raise StudyInvalid(f"{path}: is empty; `mlx-autotune run` writes trials there")
+    return _parsed(whole, path, "name another study")
+
+
+def _parsed(whole: bytes, path: Path, advice: str) -> tuple[dict[str, Any], list[Record]]:
+    header: dict[str, Any] = {}
+    records: list[Record] = []
+    for number, line in enumerate(whole.split(b"\n"), start=1):
+        try:
+            raw = json.loads(line)
+            if number == 1:
+                header = _header(raw)
+            else:
+                records.append(Record.from_json(raw))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, StudyInvalid) as err:
+            raise StudyInvalid(f"{path}:{number}: not a trial of this program ({err}); {advice}") from err
+    return header, records
 
 
 def known_repeat_s(studies: Path, fingerprint: str, hardware: str) -> float | None:

@@ -77,6 +77,12 @@ def build_parser(default_cache: Path, version: Callable[[], str]) -> argparse.Ar
     command("serve", "answer over HTTP as OpenAI's API does", "mlx-autotune serve --model demo --port 8080", _serve)
     command("show", "explain the profile in use", "mlx-autotune show --model demo --explain", _show)
     command(
+        "report",
+        "write what a search did and found as one page of HTML",
+        "mlx-autotune report --model demo --output demo.html",
+        _report,
+    )
+    command(
         "plan",
         "say what a model will need, and what fits into a budget",
         "mlx-autotune plan --model demo --budget 1GiB --context 8192",
@@ -335,4 +341,16 @@ def _profile(parser: argparse.ArgumentParser) -> None:
     export.add_argument("--profile", metavar="FILE", help="of which the entry is taken (default: this machine's)")
     export.add_argument(
         "--output", type=Path, metavar="FILE", help="a file that is not there yet (default: standard output)"
+    )
+
+
+def _report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "study",
+        nargs="?",
+        metavar="STUDY",
+        help="a study's folder, or its name under <cache-dir>/studies (with --model instead: that model's newest)",
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="the page, a .html file (default: report-<study>.html here)"
     )

@@ -10,7 +10,7 @@ import autotune.commands.bench
 import autotune.commands.tuning
 from autotune.testing import FakeRunner
 
-COMMANDS = ("run", "bench", "generate", "chat", "serve", "show", "plan", "pack", "probe", "verify", "doctor")
+COMMANDS = ("run", "bench", "generate", "chat", "serve", "show", "plan", "pack", "probe", "verify", "doctor", "report")
 
 
 def fake_runner(monkeypatch: pytest.MonkeyPatch, runner: FakeRunner, command: Any = autotune.commands.tuning) -> None:
