@@ -15,7 +15,7 @@ demo: $(VENV)/.installed
 	$(BIN)/mlx-autotune show --model demo
 
 test: $(VENV)/.developer
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto
 
 lint: $(VENV)/.developer
 	$(BIN)/ruff check .
