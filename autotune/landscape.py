@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
@@ -18,7 +17,7 @@ from autotune.space import Space
 from autotune.surrogate import Floats, Surrogate
 from autotune.trial import Measured
 
-__all__ = ["Idea", "Landscape"]
+__all__ = ["Landscape"]
 
 _PER_CHANGE = 0.003  # of two settings that are equally fast the one nearer to the default is better
 _DOUBTFUL = 0.015  # a change worth more is kept even if that is uncertain: the race tells
@@ -31,14 +30,6 @@ _CLIMBS = 3  # times the neighbours of the most promising settings are looked at
 _RIVALS = 16  # of the best settings, tried or not, that a trial may promote
 _NORMAL = NormalDist()
 _SURPRISES = [_NORMAL.inv_cdf((n + 0.5) / 16) for n in range(16)]
-
-
-@dataclass(frozen=True, slots=True)
-class Idea:
-    """Something to measure, and by how much that is expected to raise the best mean, as a logarithm."""
-
-    config: Config
-    gain: float
 
 
 class Landscape:
@@ -69,7 +60,7 @@ class Landscape:
         ranked = self.ranked(noise)
         return ranked[: ranked.index(self._history.default)]
 
-    def next(self, noise: float, most: int) -> Idea | None:
+    def next(self, noise: float, most: int) -> Config | None:
         """What to measure to know the most about which settings are best, tried fewer than `most` times.
 
         The knowledge gradient (Frazier et al., 2009): by how much one more trial is expected to raise the best mean.
@@ -83,12 +74,12 @@ class Landscape:
             known = {tuple(each.items()) for each in points}
             steps = {tuple(each.items()): each for each in self._steps(top)}
             points += [each for key, each in steps.items() if key not in known]
-        for gain, params in sorted(zip(gains, points, strict=False), key=lambda pair: -pair[0]):
+        for _, params in sorted(zip(gains, points, strict=False), key=lambda pair: -pair[0]):
             config = self._history.config(params)
             if config.settings in self._history.busy:
                 continue
             if len(config.outcomes) < most and (not config.outcomes or config.feasible(self._judge)):
-                return Idea(config, gain)
+                return config
         return None
 
     def _gains(self, points: Sequence[Params], known: Sequence[Params]) -> list[float]:

@@ -225,17 +225,13 @@ def _bench(parser: argparse.ArgumentParser) -> None:
 
 def _generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", required=True, metavar="TEXT", help='what to answer; "-" reads standard input')
-    parser.add_argument(
-        "--max-tokens", type=int, default=256, metavar="N", help="length of the answer (default: %(default)s)"
-    )
+    _add_max_tokens(parser, 256, "of the answer")
     parser.add_argument("--raw", action="store_true", help="do not apply the model's chat template")
 
 
 def _chat(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--system", metavar="TEXT", help="what the model is told before the first turn")
-    parser.add_argument(
-        "--max-tokens", type=int, default=512, metavar="N", help="length of an answer (default: %(default)s)"
-    )
+    _add_max_tokens(parser, 512, "of an answer")
     parser.add_argument(
         "--temp",
         type=float,
@@ -248,12 +244,12 @@ def _chat(parser: argparse.ArgumentParser) -> None:
 def _serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", metavar="NAME", help="address to listen at (%(default)s)")
     parser.add_argument("--port", type=int, default=8080, metavar="N", help="0 takes a free one (%(default)s)")
+    _add_max_tokens(parser, 512, "of an answer where the request does not say")
+
+
+def _add_max_tokens(parser: argparse.ArgumentParser, default: int, what: str) -> None:
     parser.add_argument(
-        "--max-tokens",
-        type=int,
-        default=512,
-        metavar="N",
-        help="length of an answer where the request does not say (default: %(default)s)",
+        "--max-tokens", type=int, default=default, metavar="N", help=f"length {what} (default: %(default)s)"
     )
 
 

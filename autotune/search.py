@@ -149,7 +149,7 @@ class Search:
             if idea is None:
                 return "every setting near the best one is known"
             if not (since % _OPINION == _OPINION - 1 and self._ask_tpe(proposals)):
-                proposals.add(idea.config.params, self._measure(idea.config), self._measurer.position)
+                proposals.add(idea.params, self._measure(idea), self._measurer.position)
             since += 1
             if (score := self._best_score()) > best + _NOTABLE:
                 best, since = score, 0

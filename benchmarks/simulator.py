@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import streaming_core
-from autotune.prepare import Place, outline_of, pack_store
+from autotune.prepare import Place, outline_of, pack_store, read_bytes_of
 from autotune.replay import ForcedTokens
 from autotune.simulate import Simulated, simulate
 from autotune.simulate.measure import ComputeTimes, ReadTimes, costs_of, measure_compute, measure_reads
+from autotune.simulate.record import trace_of
 from streaming_core import Settings
 from streaming_core.hardware import detect
 from streaming_core.models import default_cache_dir
@@ -85,7 +86,8 @@ def main() -> None:
     pack_store(outline, place, Settings())
     texts = prompts(6, 200, seed=11)
 
-    def decode(settings: Settings, recorder: RouteRecorder) -> tuple[Stats, float, MemoryPlan, dict[int, int]]:
+    def decode(settings: Settings) -> tuple[Stats, float, RouteTrace]:
+        recorder = RouteRecorder()
         with streaming_core.load(outline.folder, settings, cache_dir=args.cache_dir) as model:
             model.record(recorder)
             tokens = model.tokenizer.encode(" ".join(texts))
@@ -100,22 +102,13 @@ def main() -> None:
                 started = time.perf_counter()
                 next(stream)
                 seconds.append(time.perf_counter() - started)
-            read_bytes = {n: model._engine.store.read_bytes(n) for n in outline.layers}
             # Of the middle token: one that another process disturbed does not count.
-            return model.stats(), 1 / statistics.median(seconds), model.memory_plan, read_bytes
+            return model.stats(), 1 / statistics.median(seconds), trace_of(model, recorder)
 
     @cache
-    def trace_of(kind: str) -> tuple[RouteTrace, dict[int, int]]:
-        recorder = RouteRecorder()
+    def recorded(kind: str) -> RouteTrace:
         values = {**NOTHING_RESIDENT, "residency.slots": "all", "predict.kind": kind}
-        settings = Settings().with_values(values)
-        _, _, plan, read_bytes = decode(settings, recorder)
-        trace = RouteTrace(
-            fingerprint=outline.fingerprint, experts=outline.experts, top_k=outline.top_k, chunk=plan.chunk,
-            predict_kind=kind, predict_mult=settings.predict.mult, ahead=settings.prefetch.ahead,
-            passes=recorder.passes,
-        )  # fmt: skip
-        return trace, read_bytes
+        return decode(Settings().with_values(values))[2]
 
     @cache
     def compute_of(kind: str) -> ComputeTimes:
@@ -132,7 +125,7 @@ def main() -> None:
     for values in wanted(outline.top_k, outline.experts):
         settings = Settings().with_values(values)
         row = Row(values, settings, streaming_core.plan(outline, settings, place.machine))
-        trace, read_bytes = trace_of(settings.predict.kind)
+        trace, read_bytes = recorded(settings.predict.kind), read_bytes_of(outline, settings, place)
         costs = costs_of(
             compute_of(settings.predict.kind),
             reads_of(settings.reading, settings.residency.policy, settings.residency.half_life),
@@ -145,7 +138,7 @@ def main() -> None:
     print(f"{len(rows)} settings simulated in {spent:.2f} s; now they are run", file=sys.stderr)
     for number in range(args.rounds):
         for row in random.Random(number).sample(rows, len(rows)):
-            stats, tps, _, _ = decode(row.settings, RouteRecorder())
+            stats, tps, _ = decode(row.settings)
             row.measured.append(tps)
             if row.settings.predict.kind == "none":
                 assert row.simulated is not None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from streaming_core.errors import TraceInvalid
+from streaming_core.whole_file import replace_file
 
 __all__ = ["Asked", "Guessed", "PassRecord", "RouteTrace", "Routes", "read_routes", "read_trace", "save_trace"]
 
@@ -83,7 +83,7 @@ class RouteTrace:
 
 
 def save_trace(path: Path, trace: RouteTrace) -> None:
-    """Writes to a temporary name beside `path`, syncs and renames.  Raises TraceInvalid when it cannot be written."""
+    """In one step.  Raises TraceInvalid when it cannot be written."""
     document = {
         "version": _VERSION,
         "fingerprint": trace.fingerprint,
@@ -93,16 +93,10 @@ def save_trace(path: Path, trace: RouteTrace) -> None:
         "predict": [trace.predict_kind, trace.predict_mult, trace.ahead],
         "passes": [_packed_pass(step) for step in trace.passes],
     }
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    text = json.dumps(document, separators=(",", ":"), allow_nan=False)
     try:
-        with temporary.open("wb") as raw:
-            with gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0) as packed:
-                packed.write(json.dumps(document, separators=(",", ":"), allow_nan=False).encode())
-            raw.flush()
-            os.fsync(raw.fileno())
-        os.replace(temporary, path)
+        replace_file(path, gzip.compress(text.encode(), mtime=0))
     except OSError as err:
-        temporary.unlink(missing_ok=True)
         raise TraceInvalid(f"{path}: {err.strerror}; name another file") from err
 
 

@@ -11,19 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from autotune.context import (
-    Context,
-    chosen_settings,
-    decoded,
-    model_name,
-    restarted_for,
-    say_checkpoint,
-    say_settings,
-)
+from autotune.commands.opened import chosen, opened
+from autotune.context import Context, decoded
 from autotune.errors import RequestInvalid
 from autotune.wording import seconds_text, tps_text
 from streaming_core.errors import ContextExceeded
-from streaming_core.hardware import detect
 from streaming_core.units import format_size
 
 if TYPE_CHECKING:
@@ -35,24 +27,14 @@ _HELP = "/stats: the last answer's speed; /clear: begin anew; /quit or Ctrl-D: l
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    if args.max_tokens < 1:
-        raise RequestInvalid(f"--max-tokens must be at least 1, got {args.max_tokens}")
     if not 0 <= args.temp < math.inf:
         raise RequestInvalid(f"--temp must be 0 or more, got {args.temp}")
-    model = model_name(args)
     system = None if args.system is None else decoded(args.system, "--system")
-    machine = detect()
-    choice = chosen_settings(args, machine)
-    restarted_for(choice.settings, context)
-    import streaming_core
+    choice = chosen(args, context)
     from autotune.conversation import Conversation
 
     screen = context.screen
-    say_settings(choice, machine.hardware(), screen)
-    loaded = streaming_core.load(model, choice.settings, cache_dir=args.cache_dir, on_progress=screen.progress)
-    with loaded as streamed:
-        choice.check(model, streamed.outline)
-        say_checkpoint(streamed.outline, choice.settings, screen)
+    with opened(args, context, choice) as streamed:
         if not streamed.tokenizer.has_chat_template:
             screen.notice("this model has no chat template: it continues the text of all turns")
         screen.notice(_HELP)

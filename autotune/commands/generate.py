@@ -7,19 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateError
 
-from autotune.context import (
-    Context,
-    chosen_settings,
-    decoded,
-    model_name,
-    restarted_for,
-    say_checkpoint,
-    say_settings,
-)
+from autotune.commands.opened import chosen, opened
+from autotune.context import Context, decoded
 from autotune.errors import RequestInvalid
 from autotune.wording import seconds_text, tps_text
 from streaming_core.errors import ModelNotSupported
-from streaming_core.hardware import detect
 from streaming_core.units import format_size
 
 if TYPE_CHECKING:
@@ -31,23 +23,12 @@ __all__ = ["run"]
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    if args.max_tokens < 1:
-        raise RequestInvalid(f"--max-tokens must be at least 1, got {args.max_tokens}")
-    model = model_name(args)
-    machine = detect()
-    choice = chosen_settings(args, machine)
-    restarted_for(choice.settings, context)
+    choice = chosen(args, context)
     prompt = decoded(context.read_input() if args.prompt == "-" else args.prompt, "--prompt")
     if not prompt.strip():
         raise RequestInvalid("--prompt is empty; write what the model shall answer")
-    import streaming_core
-
     screen = context.screen
-    say_settings(choice, machine.hardware(), screen)
-    loaded = streaming_core.load(model, choice.settings, cache_dir=args.cache_dir, on_progress=screen.progress)
-    with loaded as streamed:
-        choice.check(model, streamed.outline)
-        say_checkpoint(streamed.outline, choice.settings, screen)
+    with opened(args, context, choice) as streamed:
         last = None
         tokens = _prompt(streamed.tokenizer, prompt, args.raw)
         room = _room(len(tokens), streamed.settings.memory.context)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import errno
-import os
-import secrets
 from pathlib import Path
 
 import optuna
@@ -18,6 +16,7 @@ from autotune.report import Study, facts_of, find_study, page, read_study
 from streaming_core.errors import DiskFull, ProfileInvalid
 from streaming_core.hardware import detect
 from streaming_core.profile import Entry, Profile, default_folders
+from streaming_core.whole_file import replace_file
 
 __all__ = ["run"]
 
@@ -80,17 +79,8 @@ def _in_profile(profile: Profile, study: Study) -> Entry | None:
 
 def _replace(path: Path, content: bytes) -> None:
     """In one step: what was there stays whole until then.  Raises RequestInvalid, DiskFull."""
-    fresh = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with open(fresh, "xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(fresh, path)
-        finally:
-            fresh.unlink(missing_ok=True)
+        replace_file(path, content)
     except OSError as err:
         if err.errno == errno.ENOSPC:
             raise DiskFull(f"{path}: no room to write the report; free space there and run again") from err

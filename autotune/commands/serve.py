@@ -6,18 +6,8 @@ import argparse
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from autotune.context import (
-    Choice,
-    Context,
-    chosen_settings,
-    model_name,
-    restarted_for,
-    say_budget,
-    say_checkpoint,
-    say_reader,
-)
-from autotune.errors import RequestInvalid
-from streaming_core.hardware import detect
+from autotune.commands.opened import chosen, opened
+from autotune.context import Choice, Context, model_name
 
 if TYPE_CHECKING:
     from streaming_core import StreamedModel
@@ -26,32 +16,22 @@ __all__ = ["run"]
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    if args.max_tokens < 1:
-        raise RequestInvalid(f"--max-tokens must be at least 1, got {args.max_tokens}")
+    choice = chosen(args, context)
     model = model_name(args)
-    machine = detect()
-    choice = chosen_settings(args, machine)
-    restarted_for(choice.settings, context)
-    import streaming_core
     from autotune.serving import StreamedGenerator, bind
 
     screen = context.screen
-    say_reader(choice.settings, screen)
-    say_budget(choice.settings, machine.hardware(), screen)
-    with bind(args.host, args.port) as server:  # first: loading takes long, and a port in use ends it all
-        loaded = streaming_core.load(model, choice.settings, cache_dir=args.cache_dir, on_progress=screen.progress)
-        with loaded as streamed:
-            choice.check(model, streamed.outline)
-            say_checkpoint(streamed.outline, choice.settings, screen)
-            facts = _facts(streamed, choice)
-            ready = {"url": server.url, "port": server.server_port, "model": model, **facts}
-            line = f"serving {model} at {server.url} (port {server.server_port}): {_mode(facts)}; {choice.reason}"
-            generator = StreamedGenerator(streamed, model, args.max_tokens)
-            try:
-                with contextlib.suppress(KeyboardInterrupt):  # how a server ends
-                    server.serve(generator, lambda: screen.report("ready", ready, line), screen.notice)
-            finally:
-                generator.close()
+    # The address first: loading takes long, and a port in use ends it all.
+    with bind(args.host, args.port) as server, opened(args, context, choice) as streamed:
+        facts = _facts(streamed, choice)
+        ready = {"url": server.url, "port": server.server_port, "model": model, **facts}
+        line = f"serving {model} at {server.url} (port {server.server_port}): {_mode(facts)}; {choice.reason}"
+        generator = StreamedGenerator(streamed, model, args.max_tokens)
+        try:
+            with contextlib.suppress(KeyboardInterrupt):  # how a server ends
+                server.serve(generator, lambda: screen.report("ready", ready, line), screen.notice)
+        finally:
+            generator.close()
     screen.notice("stopped")
     return 0
 

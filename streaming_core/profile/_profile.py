@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +15,7 @@ from streaming_core.profile._document import dump, parse, read_text
 from streaming_core.profile._entry import Entry
 from streaming_core.profile._strict import check_keys, mapping_at, plain, text_at
 from streaming_core.settings import Settings
+from streaming_core.whole_file import replace_file
 
 __all__ = ["KEYS", "REQUIRED", "VERSION", "Profile", "Program"]
 
@@ -169,7 +168,7 @@ class Profile:
         path = Path(path)
         text = dump(self.to_mapping(), path)
         try:
-            _replace_file(path, text.encode())
+            replace_file(path, text.encode())
         except OSError as err:
             if err.errno == errno.ENOSPC:
                 raise DiskFull(f"{path}: no room to write the profile; free space there and run again") from err
@@ -213,24 +212,3 @@ def _program(raw: object, where: str) -> Program:
     mapping = mapping_at(raw, where)
     check_keys(mapping, ("name", "version"), (), where)
     return Program(**{key: text_at(mapping, key, where) for key in mapping})
-
-
-def _replace_file(path: Path, content: bytes) -> None:
-    target = Path(os.path.realpath(path))  # a link stays a link
-    target.parent.mkdir(parents=True, exist_ok=True)
-    fresh = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
-    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(fresh, target)
-    except BaseException:
-        fresh.unlink(missing_ok=True)
-        raise
-    folder = os.open(target.parent, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)  # makes the rename itself survive a crash
-    finally:
-        os.close(folder)

@@ -21,6 +21,7 @@ from streaming_core.profile import Profile
 from streaming_core.settings import Settings
 
 MIB = 1 << 20
+WORDS = ["run", "--model", "tiny", "--objective", "pareto", "--budget", "600MiB", "--trials", "8", "--output", "p.yaml"]
 
 
 def point(budget: int, tps: float, needed_gain: float = 0.02) -> BudgetPoint:
@@ -72,20 +73,7 @@ def test_the_command_writes_the_knee_and_prints_the_curve(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_runner(monkeypatch, FakeRunner(saturating, Weather(noise=0.005)))
-    words = [
-        "run",
-        "--model",
-        "tiny",
-        "--objective",
-        "pareto",
-        "--budget",
-        "600MiB",
-        "--trials",
-        "8",
-        "--output",
-        "p.yaml",
-    ]
-    assert main([*words, "--json"]) == 0
+    assert main([*WORDS, "--json"]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
     curve = found["curve"]
     assert [row["budget_bytes"] for row in curve] == sorted((row["budget_bytes"] for row in curve), reverse=True)
@@ -96,7 +84,7 @@ def test_the_command_writes_the_knee_and_prints_the_curve(
     assert entry.evidence["curve"] == curve
     knee = next(row for row in curve if row["budget_bytes"] == found["knee"]["budget_bytes"])
     assert all(row["decode_tps"] <= 1.1 * knee["decode_tps"] for row in curve)
-    assert main(words) == 0
+    assert main(WORDS) == 0
     out = capsys.readouterr().out
     assert "knee" in out and "memory buys little" in out
 
@@ -106,20 +94,7 @@ def test_interrupted_in_its_second_budget_it_keeps_the_first(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_runner(monkeypatch, FakeRunner(saturating, Weather(noise=0.005), interrupt_at=24))
-    words = [
-        "run",
-        "--model",
-        "tiny",
-        "--objective",
-        "pareto",
-        "--budget",
-        "600MiB",
-        "--trials",
-        "8",
-        "--output",
-        "p.yaml",
-    ]
-    assert main([*words, "--json"]) == 130
+    assert main([*WORDS, "--json"]) == 130
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert found["interrupted"] and len(found["curve"]) == 1
     assert Profile.read("p.yaml").entry("tiny").status == "interrupted"

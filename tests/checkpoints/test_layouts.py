@@ -33,6 +33,11 @@ from streaming_core.hardware import FakeMachine
 
 FOUR = {"bits": 4, "group_size": 64, "mode": "affine"}
 LAYOUTS = ["packed", "checkpoint"]
+GPT_OSS_AS_PUBLISHED = {**GPT_OSS, "quantization_config": {"quant_method": "mxfp4"}}
+
+
+def mxfp4_experts(path: str) -> dict[str, Any] | None:
+    return {"bits": 4, "group_size": 32, "mode": "mxfp4"} if is_expert(path) else None
 
 
 def four(path: str) -> dict[str, Any]:
@@ -117,9 +122,8 @@ def test_a_text_model_inside_a_vision_wrapper(tiny: Path, tmp_path: Path, prefix
 def test_experts_that_mlx_lm_reorders_are_packed_and_the_program_says_why(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    resident = build(GPT_OSS, lambda path: {"bits": 4, "group_size": 32, "mode": "mxfp4"} if is_expert(path) else None)
-    config = {**GPT_OSS, "quantization_config": {"quant_method": "mxfp4"}}
-    folder = write(tmp_path / "m", config, interleaved(flat(resident)), tiny)
+    resident = build(GPT_OSS, mxfp4_experts)
+    folder = write(tmp_path / "m", GPT_OSS_AS_PUBLISHED, interleaved(flat(resident)), tiny)
     outline = streaming_core.inspect(folder)
     assert outline.indirect is not None and "mlx-lm builds it while loading" in outline.indirect
     assert streams_like(folder, resident, tmp_path / "cache", "checkpoint")
@@ -131,10 +135,9 @@ def test_experts_that_mlx_lm_reorders_are_packed_and_the_program_says_why(
 
 
 def test_nobody_is_told_to_read_what_cannot_be_read_where_the_disk_is_full(tiny: Path, tmp_path: Path) -> None:
-    resident = build(GPT_OSS, lambda path: {"bits": 4, "group_size": 32, "mode": "mxfp4"} if is_expert(path) else None)
-    config = {**GPT_OSS, "quantization_config": {"quant_method": "mxfp4"}}
+    resident = build(GPT_OSS, mxfp4_experts)
     direct = write(tmp_path / "direct", GPT_OSS, flat(resident), tiny)
-    indirect = write(tmp_path / "indirect", config, interleaved(flat(resident)), tiny)
+    indirect = write(tmp_path / "indirect", GPT_OSS_AS_PUBLISHED, interleaved(flat(resident)), tiny)
     for folder, told in ((direct, True), (indirect, False)):
         with pytest.raises(DiskFull, match="choose another --cache-dir") as caught:
             streaming_core.load(folder, cache_dir=tmp_path / "cache", machine=FakeMachine(free_disk=1 << 20))
@@ -144,9 +147,8 @@ def test_nobody_is_told_to_read_what_cannot_be_read_where_the_disk_is_full(tiny:
 def test_doctor_packs_nothing_where_packing_is_needed(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    resident = build(GPT_OSS, lambda path: {"bits": 4, "group_size": 32, "mode": "mxfp4"} if is_expert(path) else None)
-    config = {**GPT_OSS, "quantization_config": {"quant_method": "mxfp4"}}
-    folder = write(tmp_path / "m", config, interleaved(flat(resident)), tiny)
+    resident = build(GPT_OSS, mxfp4_experts)
+    folder = write(tmp_path / "m", GPT_OSS_AS_PUBLISHED, interleaved(flat(resident)), tiny)
     words = ["doctor", "--model", str(folder), "--cache-dir", str(tmp_path / "cache"), "--profile", "none", "--json"]
     assert main([*words, "--seconds", "0.01"]) in (0, 1)  # what this machine suffers from is not the question
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["findings"]

@@ -189,6 +189,6 @@ def test_experts_that_run_before_the_host_knows_whether_they_are_there(
         for _ in range(2):
             for call in CALLS:
                 assert mx.array_equal(run(model.model, *call), expected(*call)), call
-    assert False in early
+    assert not all(early)
     if slots != TOP_K:  # a token's experts push out those of the one before, so that hardly any call finds all
-        assert True in early
+        assert any(early)
